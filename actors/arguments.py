@@ -31,7 +31,8 @@ class Arguments:
         """The fields that all clients of the task are sent, as the call has them."""
         values = {}
         for name, value in fields.items():
-            values[name] = self._converted.setdefault(id(value), mapped(value, self._passed_on))
+            passed = mapped(value, self._passed_on)  # numbers this call's references, even where the value is known
+            values[name] = self._converted.setdefault(id(value), passed)
         return self._referred(values, shared=True)
 
     def own(self, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,12 +153,15 @@ class ClientActor:
             """A value that was an argument may contain further references: to values of earlier replies."""
             return {name: mapped(fetched(value), fetched) for name, value in fields.items()}
 
-        task = Task(work.operation, work.round, filled(work.message), work.starts, work.look_at)
+        task = Task(work.operation, work.round, filled(work.message), work.starts, work.compare_clients)
         own = [filled(fields) for fields in work.own]
         states = [None if place is None else place.of(values) for place in work.states]
         running = self._running(work)
         total = None if running is None else running.total
-        chunk, new = run_chunk(self.worker, task, work.clients, own, states, work.averaging, self.info.where, total)
+        chunk, new = run_chunk(
+            self.worker, task, clients=work.clients, own=own, states=states, averaging=work.averaging,
+            where=self.info.where, running=total,
+        )  # fmt: skip
         for error in [e for e in chunk.errors if OUT_OF_MEMORY.search(e.trace)]:
             k = work.clients.index(error.client)
             again, (new[k],) = self._alone(task, error, own[k], states[k], work.averaging, total)
@@ -215,7 +218,10 @@ class ClientActor:
         torch.cuda.reset_peak_memory_stats()
         self.worker = self.reopen()
         self.worker.on_device.room = 0  # also of images
-        chunk, states = run_chunk(self.worker, task, [error.client], [own], [state], averaging, self.info.where, total)
+        chunk, states = run_chunk(
+            self.worker, task, clients=[error.client], own=[own], states=[state], averaging=averaging,
+            where=self.info.where, running=total,
+        )  # fmt: skip
         chunk.errors = [self._with_advice(e) for e in chunk.errors]
         return chunk, states
 

@@ -254,7 +254,7 @@ class RayCohort(Cohort):
             own=tuple(arguments.own(fields) for fields in request.fields),
             averaging=averaging.of(group) if averaging else None,
             starts={client: task.starts[client] for client in group if client in task.starts},
-            look_at=task.look_at.intersection(group),
+            compare_clients=task.compare_clients.intersection(group),
             states=tuple(arguments.state(kept) for kept in request.states),
             state_return=state_return,
             omits=omits,

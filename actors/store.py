@@ -16,7 +16,7 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.data.images import Images
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import Fields, Unread
-from rayfed_ssl.simulation.memory import Place, free_memory
+from rayfed_ssl.simulation.memory import Room, free_memory
 
 IN_HEAP_BYTES = 100_000  # what an actor returns goes to the driver's own memory up to this size, else into the store
 INLINE_BYTES = 32 << 10  # smaller arrays travel within the call
@@ -92,12 +92,12 @@ def nbytes(value: Any) -> int:
     return 0
 
 
-def place_of(state: float, federation: Federation, sharing: int = 1) -> Place:
+def place_of(state: float, federation: Federation, sharing: int = 1) -> Room:
     """Where states of so many bytes lie: the stores of all nodes, each without the images, or the driver's memory."""
     if state <= IN_HEAP_BYTES:
         return free_memory()
     images = _pixel_bytes(federation) if _fits_stores(federation, sharing) else 0
-    return Place("the object store", sum(store - images for store in _stores(sharing)))
+    return Room("the object store", sum(store - images for store in _stores(sharing)))
 
 
 def _stores(sharing: int) -> list[float]:

@@ -63,7 +63,7 @@ class Work:
     own: tuple[Mapping[str, Any], ...]
     averaging: Averaging | None
     starts: Mapping[int, Start] = field(default_factory=dict)
-    look_at: frozenset[int] = frozenset()
+    compare_clients: frozenset[int] = frozenset()
     states: tuple[ArgRef | None, ...] = ()  # each client's
     state_return: StateReturn = StateReturn.APART
     omits: bool = False  # whether large values of the replies are returned apart

@@ -32,8 +32,8 @@ from actors.plan import reserve
 from actors.pool import Pool
 from actors.shares import Plan
 from rayfed_ssl.config import build
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS

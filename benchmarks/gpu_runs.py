@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup

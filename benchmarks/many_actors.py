@@ -28,8 +28,8 @@ from actors.plan import reserve
 from actors.pool import Pool
 from actors.shares import Plan
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 
 SHAPES = "1x2,1x4,1x8,1x16,2x8,4x8,4x16"

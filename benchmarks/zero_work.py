@@ -40,9 +40,9 @@ from actors.plan import reserve  # noqa: E402
 from actors.pool import Pool  # noqa: E402
 from actors.shares import Plan, environment  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
-from rayfed_ssl.federated.bench import Initial  # noqa: E402
 from rayfed_ssl.federated.client import EncoderClient, followed  # noqa: E402
 from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
+from rayfed_ssl.federated.initial import Initial  # noqa: E402
 from rayfed_ssl.federated.ledger import Ledger  # noqa: E402
 from rayfed_ssl.simulation.worker import Worker  # noqa: E402
 

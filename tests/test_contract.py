@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Traffic

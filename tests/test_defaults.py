@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.models.heads import HEAD_SHAPES, ModelConfig
 from rayfed_ssl.settings.files import dump, read
 from rayfed_ssl.testing.tiny import BASE

@@ -17,7 +17,7 @@ from rayfed_ssl.records.tables import metrics_parts, read_communication, read_me
 from rayfed_ssl.simulation import local as cohorts
 from rayfed_ssl.simulation import loop, memory
 from rayfed_ssl.simulation.local import LocalCohort
-from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate
+from rayfed_ssl.simulation.memory import Estimate, Room, check_fits, estimate
 from rayfed_ssl.simulation.progress import Progress
 from tests.tiny import run_locally, tiny
 
@@ -106,7 +106,7 @@ def test_a_round_that_asks_everybody_is_counted_with_all_that_it_leaves(tmp_path
 
 def test_what_does_not_fit_is_refused_with_the_sum() -> None:
     config = tiny("fedbyol", clients__count=100)
-    store, heap = Place("the object store", 2e9), Place("memory", 8e9)
+    store, heap = Room("the object store", 2e9), Room("memory", 8e9)
     check_fits(config, Estimate(9_900, 100, 2e5, 0.0), store, heap)  # 10,000 x 0.2 MB: just fits
     with pytest.raises(UserError) as refused:
         check_fits(config, Estimate(10_000, 100, 2e5, 0.0), store, heap)
@@ -118,14 +118,14 @@ def test_what_does_not_fit_is_refused_with_the_sum() -> None:
 
 
 def test_banks_and_states_in_one_place_are_added() -> None:
-    config, place = tiny("fedca"), Place("memory", 1000.0)
+    config, place = tiny("fedca"), Room("memory", 1000.0)
     check_fits(config, Estimate(9, 1, 50.0, 50.0), place, place)
     with pytest.raises(UserError, match="memory has 1 kB: at most 9 clients"):
         check_fits(config, Estimate(10, 1, 50.0, 50.0), place, place)
 
 
 def test_a_run_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cohorts, "free_memory", lambda: Place("memory", 1e4))
+    monkeypatch.setattr(cohorts, "free_memory", lambda: Room("memory", 1e4))
     with pytest.raises(UserError, match=r"clients\.count: found 4; local keeps"):
         run_locally(tiny("local"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -217,8 +217,8 @@ def test_pages_of_files_that_the_kernel_would_give_up_are_free(
 
 
 def test_banks_and_states_in_memory_that_was_measured_twice_are_added() -> None:
-    config, states, banks = tiny("fedca"), Place("memory", 1000.0), Place("memory", 999.0)
+    config, states, banks = tiny("fedca"), Room("memory", 1000.0), Room("memory", 999.0)
     assert states == banks
-    assert states != Place("the object store", 1000.0)
+    assert states != Room("the object store", 1000.0)
     with pytest.raises(UserError, match=r"memory has 1 kB: at most 9 clients"):
         check_fits(config, Estimate(10, 1, 50.0, 50.0), states, banks)

@@ -17,6 +17,7 @@ from scipy.stats import norm
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.methods.parts import privacy
+from rayfed_ssl.methods.parts.privacy import Mechanism
 
 needs_accounting = pytest.mark.skipif(
     importlib.util.find_spec("dp_accounting") is None, reason="dp-accounting (extra [privacy]) is not installed"
@@ -61,14 +62,14 @@ def test_closed_form_is_the_minimum_over_orders(
     setting: tuple[float, float, int, int], closed: float, _tight: float
 ) -> None:
     delta = 1e-2
-    assert privacy.epsilon_closed_form(*setting, delta) == pytest.approx(closed, rel=1e-8)
+    assert privacy.epsilon_closed_form(Mechanism(*setting), delta) == pytest.approx(closed, rel=1e-8)
     orders = 1 + np.geomspace(1e-3, 1e4, 200_000)
-    grid = orders * privacy.rho(*setting) + math.log(1 / delta) / (orders - 1)
-    assert privacy.epsilon_closed_form(*setting, delta) == pytest.approx(grid.min(), rel=1e-6)
+    grid = orders * privacy.rho(Mechanism(*setting)) + math.log(1 / delta) / (orders - 1)
+    assert privacy.epsilon_closed_form(Mechanism(*setting), delta) == pytest.approx(grid.min(), rel=1e-6)
 
 
 def test_first_oracle_setting_has_the_printed_rho_and_order() -> None:
-    slope = privacy.rho(1.0, 0.01, 10_000, 10)
+    slope = privacy.rho(Mechanism(1.0, 0.01, 10_000, 10))
     assert slope == pytest.approx(0.001, rel=1e-12)
     assert 1 + math.sqrt(math.log(100) / slope) == pytest.approx(68.861404, abs=1e-6)
 
@@ -78,7 +79,7 @@ def test_first_oracle_setting_has_the_printed_rho_and_order() -> None:
 def test_tight_epsilon_has_the_known_values(
     setting: tuple[float, float, int, int], closed: float, tight: float
 ) -> None:
-    ours = privacy.epsilon_tight(*setting, 1e-2)
+    ours = privacy.epsilon_tight(Mechanism(*setting), 1e-2)
     assert ours == pytest.approx(tight, rel=2e-4)
     assert ours <= tight * (1 + 1e-9)  # one order more than the accountant's default grid: never worse
     assert ours < closed
@@ -95,7 +96,7 @@ def test_renyi_curve_equals_dp_accounting(
     accountant = dp_accounting.rdp.RdpAccountant(privacy.ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     for _ in range(releases):
         accountant.compose(dp_accounting.GaussianDpEvent(sigma * n / (math.sqrt(2) * mu)))
-    curve = np.array(privacy.ORDERS) * privacy.rho(*setting)
+    curve = np.array(privacy.ORDERS) * privacy.rho(Mechanism(*setting))
     np.testing.assert_allclose(curve, accountant._rdp, rtol=1e-9, atol=1e-9)
 
 
@@ -104,15 +105,15 @@ def test_renyi_curve_equals_dp_accounting(
 def test_tight_lies_between_the_exact_trade_off_and_the_closed_form(
     setting: tuple[float, float, int, int, float],
 ) -> None:
-    tight = privacy.epsilon_tight(*setting)
-    assert tight <= privacy.epsilon_closed_form(*setting)
-    if privacy.rho(*setting[:4]) < 1e4:  # the exact formula leaves double precision beyond
+    tight = privacy.epsilon_tight(Mechanism(*setting[:4]), setting[4])
+    assert tight <= privacy.epsilon_closed_form(Mechanism(*setting[:4]), setting[4])
+    if privacy.rho(Mechanism(*setting[:4])) < 1e4:  # the exact formula leaves double precision beyond
         assert tight >= exact_epsilon(*setting) - 1e-9
 
 
 @needs_accounting
 def test_spent_says_what_it_covers_and_nothing_released_costs_nothing() -> None:
-    record = asdict(privacy.spent(4.0, 0.00104, 5_000, 1, 1e-2))
+    record = asdict(privacy.spent(Mechanism(4.0, 0.00104, 5_000, 1), 1e-2))
     assert record == {
         "epsilon": pytest.approx(3.0724421, rel=1e-7),
         "epsilon_closed_form": pytest.approx(3.8932022, rel=1e-7),
@@ -122,14 +123,14 @@ def test_spent_says_what_it_covers_and_nothing_released_costs_nothing() -> None:
         "covers": "correlation matrices R_j",
         "not_covered": "weights theta_j and the running statistics of BatchNorm",
     }
-    nothing = privacy.spent(4.0, 0.00104, 5_000, 0, 1e-2)
+    nothing = privacy.spent(Mechanism(4.0, 0.00104, 5_000, 0), 1e-2)
     assert (nothing.epsilon, nothing.epsilon_closed_form) == (0.0, 0.0)
 
 
 def test_missing_package_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(UserError, match=r"pip install 'rayfed-ssl\[privacy\]'"):
-        privacy.epsilon_tight(1.0, 1.0, 10, 1, 1e-2)
+        privacy.epsilon_tight(Mechanism(1.0, 1.0, 10, 1), 1e-2)
     with pytest.raises(UserError, match="dp-accounting"):
         privacy.require_accountant()
 
@@ -138,7 +139,7 @@ def test_sigma_for_inverts_the_closed_form() -> None:
     assert privacy.sigma_for(3.0, 4.0, 5_000, 1, 1e-2) == pytest.approx(1.307657e-3, abs=5e-10)
     for epsilon in (1e-6, 0.1, 3.0, 165.0):
         sigma = privacy.sigma_for(epsilon, 2.0, 700, 30, 1e-5)
-        assert privacy.epsilon_closed_form(2.0, sigma, 700, 30, 1e-5) == pytest.approx(epsilon, rel=1e-9)
+        assert privacy.epsilon_closed_form(Mechanism(2.0, sigma, 700, 30), 1e-5) == pytest.approx(epsilon, rel=1e-9)
 
 
 def test_noise_is_addressed_gaussian_and_not_symmetrised() -> None:
@@ -155,11 +156,11 @@ def test_noise_is_addressed_gaussian_and_not_symmetrised() -> None:
 @pytest.mark.parametrize(
     ("call", "key"),
     [
-        (lambda: privacy.epsilon_closed_form(1.0, 0.0, 10, 1, 1e-2), "method.privacy.sigma"),
-        (lambda: privacy.epsilon_tight(1.0, -1.0, 10, 1, 1e-2), "method.privacy.sigma"),
+        (lambda: privacy.epsilon_closed_form(Mechanism(1.0, 0.0, 10, 1), 1e-2), "method.privacy.sigma"),
+        (lambda: privacy.epsilon_tight(Mechanism(1.0, -1.0, 10, 1), 1e-2), "method.privacy.sigma"),
         (lambda: privacy.noise((2, 2), math.nan, generator(0)), "method.privacy.sigma"),
-        (lambda: privacy.epsilon_closed_form(1.0, 1.0, 10, 1, 0.0), "method.privacy.delta"),
-        (lambda: privacy.epsilon_tight(1.0, 1.0, 10, 1, 1.0), "method.privacy.delta"),
+        (lambda: privacy.epsilon_closed_form(Mechanism(1.0, 1.0, 10, 1), 0.0), "method.privacy.delta"),
+        (lambda: privacy.epsilon_tight(Mechanism(1.0, 1.0, 10, 1), 1.0), "method.privacy.delta"),
         (lambda: privacy.sigma_for(1.0, 1.0, 10, 1, 2.0), "method.privacy.delta"),
         (lambda: privacy.sigma_for(0.0, 1.0, 10, 1, 1e-2), "method.privacy.epsilon"),
         (lambda: privacy.sensitivity(-1.0, 10), "objective.clip"),

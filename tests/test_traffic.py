@@ -10,9 +10,9 @@ import torch
 
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import followed
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from tests.tiny import booked, run_locally, tiny
 
 WAYS = ("down", "up")

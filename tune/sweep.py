@@ -149,7 +149,9 @@ def run_trials(
         say(f"{opening(sweep, book)}; {space.line}")
         try:
             if proposals.left:
-                _fit(sweep, folder, first, space, book, proposals, say, stopping)
+                _fit(
+                    sweep, folder, first=first, space=space, book=book, proposals=proposals, say=say, stopping=stopping
+                )
         finally:
             shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
     return book
@@ -222,6 +224,7 @@ def _node(session: Session) -> str:
 def _fit(
     sweep: Sweep,
     folder: Path,
+    *,
     first: RunConfig,
     space: Room,
     book: Book,

@@ -49,6 +49,11 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def last_line(trace: str) -> str:
     """The last line of a traceback that says something: what was raised."""
     lines = [line.strip() for line in trace.split("\n") if line.strip(" ^~\r\t")]

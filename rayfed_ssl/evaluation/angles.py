@@ -39,7 +39,7 @@ def mean_angle(a: Tensor, b: Tensor) -> float:
     return float((2 * (a - b).norm(dim=1).atan2((a + b).norm(dim=1))).rad2deg().mean())
 
 
-def look(encoder: FrozenEncoder, pixels: NDArray[np.uint8], config: AnglesConfig, seed: int) -> Tensor:
+def features_of(encoder: FrozenEncoder, pixels: NDArray[np.uint8], config: AnglesConfig, seed: int) -> Tensor:
     """Features (n, D) of images (N, S, S, 3), the same ones for every encoder of a run."""
     return encoder.features(pixels[np.sort(drawn_rows(len(pixels), config.images, seed, "angles"))])
 
@@ -58,4 +58,4 @@ def compare(features: Mapping[str, Tensor], config: AnglesConfig) -> dict[str, f
     return {TAG: float(np.mean(list(pairs.values()))), **pairs} if pairs else {}
 
 
-ANGLES = EncoderComparison(AnglesConfig, TAG, look, compare, lambda config: config.clients)
+ANGLES = EncoderComparison(AnglesConfig, TAG, features_of, compare, lambda config: config.clients)

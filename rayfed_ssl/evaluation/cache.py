@@ -30,7 +30,10 @@ from rayfed_ssl.evaluation.transfer import TRANSFER
 
 SWITCH = "RAYFED_SSL_EVALUATIONS"
 OFF = "off"
-CODE = ("base", "data", "evaluation", "models", "federated/bench.py")  # whose source decides
+CODE = (
+    "base", "data", "evaluation", "models", "federated/bench.py", "federated/initial.py", "federated/measured_rows.py",
+)  # fmt: skip
+"""Whose source decides."""
 VERSIONS = ("torch", "numpy", "scipy", "scikit-learn", "torchvision", "timm")
 VARIABLES = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "CUBLAS_WORKSPACE_CONFIG")
 

@@ -24,7 +24,7 @@ from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import forked, generator, numpy_generator
 from rayfed_ssl.data.recipes import Recipe
-from rayfed_ssl.evaluation.material import FrozenEncoder
+from rayfed_ssl.evaluation.material import FrozenEncoder, Split
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -125,6 +125,16 @@ def fine_tune(
         return logits.log_softmax(dim=1)
 
     return classify
+
+
+def answering(classify: Callable[[NDArray[np.uint8]], Tensor]) -> Callable[[Split], tuple[Tensor, Tensor]]:
+    """What ``Material.classified`` asks of what :func:`fine_tune` returned: classes (M,) and probabilities (M, C)."""
+
+    def answer(split: Split) -> tuple[Tensor, Tensor]:
+        scores = classify(split.pixels)
+        return scores.argmax(dim=1), scores.exp()
+
+    return answer
 
 
 def _optimizer(encoder: nn.Module, head: nn.Module, config: FineTuneConfig) -> torch.optim.Optimizer:

@@ -183,24 +183,18 @@ class Split:
 
 @dataclass(frozen=True)
 class Material:
-    """One encoder (or the raw pixels) with the images it is measured on.
-
-    ``tests`` are what is measured on, by what stands before a value's tag: "" the test images, and SELECT the held-out
-    training images where there are any. ``own`` are the rows of the test images, labelled or not, that are a client's
-    own. ``pool`` are all training images (n, S, S, 3), of which protocols that need no label look at ``pool_rows``.
-    ``tally`` counts the right answers on one of ``tests``, where somebody wants to know.
-    """
+    """One encoder (or the raw pixels) with the images it is measured on."""
 
     train: Split
-    tests: Mapping[str, Split]
-    pool: NDArray[np.uint8]
-    pool_rows: NDArray[np.int64]
+    tests: Mapping[str, Split]  # by what stands before a value's tag: "" the test images, SELECT any that are held out
+    pool: NDArray[np.uint8]  # all training images (n, S, S, 3)
+    pool_rows: NDArray[np.int64]  # of them those that protocols which need no label look at
     classes: int
     seed: int
     metrics: tuple[Metric, ...] = ("accuracy",)
     frozen: FrozenEncoder | None = None  # None: raw pixels
-    own: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
-    tally: Tally | None = None
+    own: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)  # client -> the rows of its own test images
+    tally: Tally | None = None  # counts the right answers on one of ``tests``, where somebody wants to know
 
     @property
     def encoder(self) -> FrozenEncoder:

@@ -70,11 +70,11 @@ class EncoderComparison(Generic[Settings]):
     config: type[Settings]
     tag: str
     """The tag, beginning with ``features/``, that a run records; others, of single pairs, it leaves out."""
-    look: Callable[[FrozenEncoder, NDArray[np.uint8], Settings, int], Tensor]
+    features: Callable[[FrozenEncoder, NDArray[np.uint8], Settings, int], Tensor]
     """An encoder, images (N, S, S, 3), settings and the run's seed -> what the encoder is compared by (n, D), on the
     CPU; made where the encoder is.
     """
     compare: Callable[[Mapping[str, Tensor], Settings], dict[str, float]]
     """``{name: what an encoder is compared by}`` -> ``{tag: value}``; empty where no two can be compared."""
     clients: Callable[[Settings], int]
-    """How many clients of a round are looked at, at most."""
+    """How many clients of a round are compared, at most."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from torch import Tensor
 
-from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
-from rayfed_ssl.evaluation.material import Material, Split
+from rayfed_ssl.evaluation.finetune import FineTuneConfig, answering, fine_tune, label_fraction
+from rayfed_ssl.evaluation.material import Material
 from rayfed_ssl.evaluation.protocol import Protocol
 
 
@@ -37,12 +36,7 @@ def measure(material: Material, config: SemiConfig) -> dict[str, float]:
             material.encoder, material.train.pixels[rows], labels[rows],
             classes=material.classes, config=config, seed=material.seed, key="evaluation.semi",
         )  # fmt: skip
-
-        def answer(split: Split) -> tuple[Tensor, Tensor]:
-            scores = classify(split.pixels)  # noqa: B023 - called before the next turn of the loop
-            return scores.argmax(dim=1), scores.exp()
-
-        values |= material.classified(tag(fraction), answer)
+        values |= material.classified(tag(fraction), answering(classify))
     return values
 
 

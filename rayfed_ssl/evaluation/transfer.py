@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.evaluation import linear as probe
-from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune
+from rayfed_ssl.evaluation.finetune import FineTuneConfig, answering, fine_tune
 from rayfed_ssl.evaluation.linear import LinearConfig
 from rayfed_ssl.evaluation.material import Material, Split
 from rayfed_ssl.evaluation.protocol import Protocol
@@ -66,12 +65,7 @@ def _finetune(other: Material, config: FineTuneConfig) -> dict[str, float]:
         other.encoder, other.train.pixels, other.train.labels.numpy(),
         classes=other.classes, config=config, seed=other.seed, key=f"{KEY}.finetune",
     )  # fmt: skip
-
-    def answer(split: Split) -> tuple[Tensor, Tensor]:
-        scores = classify(split.pixels)
-        return scores.argmax(dim=1), scores.exp()
-
-    return other.classified("transfer_finetune", answer)
+    return other.classified("transfer_finetune", answering(classify))
 
 
 def tags(config: TransferConfig) -> tuple[str, ...]:

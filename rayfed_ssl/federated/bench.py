@@ -6,7 +6,7 @@ the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,17 +17,17 @@ from torch import Tensor
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.flat import flatten
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.seeding import forked
-from rayfed_ssl.base.weights import Weights, pack, unpack
+from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.evaluation import FrozenEncoder, Material, Protocol, Split, cache
 from rayfed_ssl.evaluation.outcomes import Tally
 from rayfed_ssl.evaluation.pixels import flattened
 from rayfed_ssl.federated.device_images import DeviceImages
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.measured_rows import labels_of, train_rows
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.steps import StepMaker
-from rayfed_ssl.models import StartConfig, StartReport, build_network, start_values
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.run import RunSettings
@@ -43,57 +43,6 @@ def resolve_device(wanted: str) -> torch.device:
 def device_name(device: torch.device) -> str:
     """``cpu``, or the name of the GPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-class Initial:
-    """The values a run begins with: a pure function of the architecture, the same for every client and process. With
-    ``model.initial: own`` they are a function of the client, too; with ``model.start`` the encoder's come from a file.
-    """
-
-    def __init__(self, config: RunSettings, federation: Federation) -> None:
-        self.config, self.federation = config, federation
-        self.heads = build_objective(config.objective).heads | config.method.heads
-
-    def __call__(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
-        """The values of an architecture, or of a client that has it. Raises UserError where ``model.start`` does not
-        fit.
-        """
-        network = self.network(encoder, classes, client=client)
-        if (start := self.config.model.start) is not None:
-            self._started(network, start, client)
-        return pack(network)
-
-    def network(
-        self, encoder: str, classes: int | None = None, without: Set[str] = frozenset(), client: int | None = None
-    ) -> Network:
-        """A fresh module on the CPU with drawn values."""
-        classes = self.federation.classes if classes is None else classes
-        size, channels = self.config.data.image_size, self.federation.dataset.train.pixels.shape[3]
-        with forked(self.config.seed, "initial", encoder, *self.whose(client)):
-            return build_network(
-                encoder, self.config.model, size, heads=self.heads - without, classes=classes, channels=channels,
-                objective=self.config.objective,
-            )  # fmt: skip
-
-    def whose(self, client: int | None) -> tuple[int, ...]:
-        """(client,) where its initial values are its own; () where all clients begin with the same."""
-        return () if client is None or self.config.model.initial == "common" else (client,)
-
-    def notes(self) -> list[str]:
-        """What is taken from ``model.start``, a line for each file and architecture. Raises UserError where it does
-        not fit.
-        """
-        if (start := self.config.model.start) is None:
-            return []
-        found: dict[tuple[str, tuple[int, ...]], StartReport] = {}
-        for client in self.federation.clients:
-            key = (self.config.clients.encoder(client), self.whose(client))
-            if key not in found:
-                found[key] = self._started(self.network(key[0]), start, client)
-        return list(dict.fromkeys(report.line for report in found.values()))
-
-    def _started(self, network: Network, start: StartConfig, client: int | None) -> StartReport:
-        return start_values(start, network.encoder_name, network.encoder, *self.whose(client))
 
 
 class Workbench:
@@ -115,7 +64,6 @@ class Workbench:
         self.recipe = config.augment.recipe()
         self.published: dict[str, Any] = {} if published is None else published
         self.images_read = 0  # source images that went through the operation at work, once per pass
-        self.before_training = False  # whether what is evaluated is untrained, so that its values are worth caching
         self._initial = Initial(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
         self._common: dict[tuple[str, int | None], Weights] = {}  # by encoder and classes, what all clients begin with
@@ -173,13 +121,20 @@ class Workbench:
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, encoder: str, weights: Weights | None, classes: int | None = None, client: int | None = None
+        self,
+        encoder: str,
+        weights: Weights | None,
+        classes: int | None = None,
+        client: int | None = None,
+        *,
+        untrained: bool = False,
     ) -> dict[str, float]:
         """The values of the configured protocols for the frozen encoder, by tag. None: the encoder that ``client``
         begins with. ``classes`` is what the weights' classifier was built for, by default all of the data.
 
         Of test images that are clients' own, those of ``client`` are measured too; those of every client where that is
-        None or the server. With the values come the outcomes on the test images, unless the values are remembered.
+        None or the server. With the values come the outcomes on the test images, unless the values are remembered:
+        those of encoders that the caller knows to be ``untrained`` are, for the next run that begins with them.
         """
         if not self.config.evaluation.protocols:
             return {}
@@ -187,7 +142,7 @@ class Workbench:
         if weights is None:
             key = (encoder, self._initial.whose(client))
             if key not in self._untrained:
-                self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client))
+                self._untrained[key] = self.evaluate(encoder, self.initial(encoder, client=client), untrained=untrained)
             return evaluation.of_client(self._untrained[key], owner)
         network = self.network(encoder, "evaluated", classes)
 
@@ -197,7 +152,7 @@ class Workbench:
             material = replace(material, tally=Tally(material.tests[""]))
             return evaluation.evaluate(material, self.config.evaluation)
 
-        if not self.before_training or not cache.repeatable(self.config.evaluation.rows.values(), network.encoder):
+        if not untrained or not cache.repeatable(self.config.evaluation.rows.values(), network.encoder):
             return measured()
         values = cache.digest(weights.layout, weights.vector)
         return cache.remembered(self._key("encoder", encoder, values, classes, client), measured)
@@ -222,7 +177,7 @@ class Workbench:
         images = cache.digest(federation.dataset.digest, train.labels, test.labels)
         return [images, len(train), len(test), federation.classes, held_out]
 
-    def looks(self, network: Network) -> dict[str, np.ndarray]:
+    def features_to_compare(self, network: Network) -> dict[str, np.ndarray]:
         """What each configured comparison compares an encoder by, (n, D), by the comparison's name: of test images, or
         of training images where there are none. The network's mode stays as it is.
         """
@@ -230,7 +185,7 @@ class Workbench:
         pixels = dataset.test.pixels if len(dataset.test) else dataset.train.pixels
         frozen = self.frozen(network)
         seed, rows = self.config.seed, config.comparisons
-        found = {name: row.look(frozen, pixels, config.of(name), seed).numpy() for name, row in rows.items()}
+        found = {name: row.features(frozen, pixels, config.of(name), seed).numpy() for name, row in rows.items()}
         network.train(training)
         return found
 
@@ -285,10 +240,10 @@ class Workbench:
         classes = federation.classes
         tests = {"": Split("test", test.pixels, test.labels, classes, features)}
         if held_out is not None and frozen is not None:
-            chosen = Split("held-out", train.pixels, _only(train.labels, held_out), classes, features)
+            chosen = Split("held-out", train.pixels, labels_of(train.labels, held_out), classes, features)
             tests[evaluation.SELECT] = chosen
         return Material(
-            Split("train", train.pixels, _only(train.labels, rows), classes, features),
+            Split("train", train.pixels, labels_of(train.labels, rows), classes, features),
             tests,
             train.pixels,
             pool_rows,
@@ -305,33 +260,3 @@ class Workbench:
         if rows is None:
             return {}
         return {c: rows[c] for c in (self.federation.clients if client is None else (client,))}
-
-
-def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the training images that protocols look at: the labelled ones, at most ``evaluation.train_images``, and
-    all of them. What is held out is in neither.
-    """
-    known, pool = federation.dataset.train.labels, np.arange(len(federation.dataset.train.labels))
-    if federation.held_out is not None:
-        pool = np.delete(pool, federation.held_out)
-        known = _only(known, pool)
-    return evaluation.labelled_rows(known, config.evaluation.train_images, config.seed), pool
-
-
-def tested_images(federation: Federation, config: RunSettings) -> dict[str, int]:
-    """How many images accuracies are measured on: labelled test images, and clients' own where tasks differ."""
-    found = {"test_images": int((federation.dataset.test.labels >= 0).sum())}
-    if federation.tasks is not None:
-        own = config.evaluation.tasks_on == "own"
-        found["task_test_images"] = sum(
-            len(shard["test"] if own else federation.task_test(client))
-            for client, shard in enumerate(federation.shards)
-        )
-    return found
-
-
-def _only(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """``labels`` (N,) of ``rows``, and -1 elsewhere."""
-    kept = np.full_like(labels, -1)
-    kept[rows] = labels[rows]
-    return kept

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -43,22 +44,42 @@ class Attached(Protocol):
     def reply(self) -> dict[str, Any]: ...
 
 
+NOTHING_ATTACHED: Mapping[str, Callable[[EncoderClient[Any]], Attached]] = MappingProxyType({})
+
+
 class EncoderClient(Generic[Config]):
     """A client with an encoder, a shard of the training images, and a local objective."""
 
-    def __init__(self, bench: Workbench, client: int, round: int, operation: str, state: State) -> None:
+    def __init__(
+        self,
+        bench: Workbench,
+        client: int,
+        round: int,
+        operation: str,
+        state: State,
+        *,
+        visit: int = 0,
+        halves: Mapping[str, Callable[[EncoderClient[Any]], Attached]] = NOTHING_ATTACHED,
+    ) -> None:
+        """A client for one operation.
+
+        Args:
+            visit: which call of this operation in this round: how often this client was asked before.
+            halves: plug-in -> what makes the client's half of it, where the operation is the one they take part in.
+        """
         self.bench = bench
         self.config = bench.config
         self.objective = bench.objective
         self.id = client
         self.round = round
         self.operation = operation
-        self.visit = 0  # which call of this operation in this round: how often this client was asked before
         self.state = state
         self.metrics: dict[str, float] = {}
         self._memory: Memory | None = None
         self._fitted: set[str] = set()  # the purposes of this operation's fits
-        self.plugins: Mapping[str, Attached] = {}  # by name; set where the operation is the one they take part in
+        self.visit = 0  # what a half draws as it is made has the address of a first visit
+        self.plugins: Mapping[str, Attached] = {name: half(self) for name, half in halves.items()}
+        self.visit = visit
 
     @property
     def method(self) -> Config:
@@ -324,9 +345,11 @@ class EncoderClient(Generic[Config]):
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
-        """Protocol -> value for the global encoder (weights given) or this client's own (None); no state changes."""
+        """Protocol -> value for the global encoder (weights given) or this client's own (None); no state changes.
+        In round 0 both are untrained.
+        """
         own = self.state.get("model") if weights is None else weights
-        return self.bench.evaluate(encoder, own, self.classes, self.id)
+        return self.bench.evaluate(encoder, own, self.classes, self.id, untrained=self.round == 0)
 
     # -- inference -----------------------------------------------------------------------------------------------------
 

@@ -24,21 +24,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.federated.availability import Availability, drop_outs, make_availability
 from rayfed_ssl.federated.devices import Devices, make_devices
 from rayfed_ssl.federated.ledger import Direction
-from rayfed_ssl.federated.messages import SERVER, OperationResult
+from rayfed_ssl.federated.messages import SERVER, OperationResult, RoundVoid
+from rayfed_ssl.federated.sampling import selected
 from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.run import RunSettings
 from rayfed_ssl.settings.system import SystemConfig, Trace
 
 WorkloadOf = Callable[[str, int], Workload | None]  # operation, client -> its cost; None: known only afterwards
 ROUNDING = 1e-9  # 10 * 1.1 is 11.000000000000002: not twelve clients
-
-
-class RoundVoid(Exception):
-    """A round that comes to nothing. The text says why."""
 
 
 class ExchangeEnd(NamedTuple):
@@ -68,14 +64,6 @@ def exchange_end(
     if deadline is not None:
         return ExchangeEnd(deadline, replied)
     return ExchangeEnd(max(times.values(), default=0.0), replied)  # nobody: given up when the last one could have
-
-
-def selected(clients: Sequence[int] | np.ndarray, count: int, *address: int | str) -> tuple[int, ...]:
-    """A uniform draw without replacement of ``count`` clients, ascending; all of them without a draw."""
-    everybody = np.asarray(clients)
-    if count >= len(everybody):
-        return tuple(everybody.tolist())
-    return tuple(np.sort(numpy_generator(*address).choice(everybody, count, replace=False)).tolist())
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.federated.aggregation import FixedPointSum
-from rayfed_ssl.federated.clock import Clock, Exchange, RoundVoid
+from rayfed_ssl.federated.clock import Clock, Exchange
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import (
@@ -30,6 +30,7 @@ from rayfed_ssl.federated.messages import (
     Mean,
     OperationResult,
     Reply,
+    RoundVoid,
     Start,
     State,
     Task,
@@ -55,11 +56,11 @@ class Cohort(abc.ABC):
         self.clients: tuple[int, ...] = federation.clients
         self.round = 0
         self.metrics: dict[int, dict[str, float]] = {}  # client -> what it measured this round
-        self.looks: dict[int, Mapping[str, np.ndarray]] = {}  # client -> comparison -> (n, D) of its encoder
+        self.compared_features: dict[int, Mapping[str, np.ndarray]] = {}  # client -> comparison -> (n, D)
         self.dropped: list[ClientError] = []  # of this round
         self.on_drop: Callable[[ClientError], None] = lambda error: None  # called when it happens
         self.setbacks = Setbacks(len(federation.clients))
-        self.fruitless = False  # every client asked in this round failed
+        self.every_client_failed = False  # every client asked in this round failed
         self.published: dict[str, Any] = {}
         self.clock: Clock | None = None  # decides who replies in time, where clients are unequal or unreliable
         self.exchange: Exchange | None = None
@@ -85,13 +86,13 @@ class Cohort(abc.ABC):
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
         """Forget what the last round measured and whom it dropped; from now on the ledger books to this one."""
         self.round, self.clients = round, tuple(clients)
-        self.metrics, self.looks, self.dropped, self.fruitless = {}, {}, [], False
+        self.metrics, self.compared_features, self.dropped, self.every_client_failed = {}, {}, [], False
         self.ledger.begin_round(round)
 
     def end_round(self) -> None:
         """Commit: only now do the round's new states replace the old ones. Raises as :meth:`check_read`."""
         self.check_read()
-        if not self.fruitless and any(client != SERVER for client in self.metrics):
+        if not self.every_client_failed and any(client != SERVER for client in self.metrics):
             self.setbacks.succeeded()
         for plugin in self.plugins.values():
             plugin.end_round(self.round)
@@ -139,7 +140,7 @@ class Cohort(abc.ABC):
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
-            for chunk in self._run(self._looking(task, replying), replying, own, None):
+            for chunk in self._run(self._comparing(task, replying), replying, own, None):
                 yield from self._take(task, chunk)
         failed = {error.client for error in self.dropped if error.operation == TRAINS}
         if operation == TRAINS and failed and failed >= set(self.clients):
@@ -204,11 +205,8 @@ class Cohort(abc.ABC):
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             if not replying:
                 raise self._void("nobody replied")
-            counts = self.shares if by is None else by
-            raw = np.array([counts[client] for client in replying], np.float64)
-            weights = dict(zip(replying, (raw / raw.sum()).tolist(), strict=True))
-            averaging = Averaging(weights, tuple(fields))
-            for chunk in self._run(self._looking(task, replying), replying, own, averaging):
+            averaging = Averaging.over(replying, self.shares if by is None else by, fields)
+            for chunk in self._run(self._comparing(task, replying), replying, own, averaging):
                 replies += list(self._take(task, chunk))
                 if chunk.total is not None and chunk.total.totals:
                     total.merge(chunk.total)
@@ -267,9 +265,11 @@ class Cohort(abc.ABC):
         task, whom = Task(operation, self.round, {}, starts), tuple(starts)
         if self.clock is not None:
             self.exchange = Exchange(operation, whom, (), {c: self.clock.expected(operation, c) for c in whom})
-        for chunk in self._run(self._looking(task, whom), whom, each, None):
-            yield from self._take(task, chunk)
-        self.exchange = None
+        try:
+            for chunk in self._run(self._comparing(task, whom), whom, each, None):
+                yield from self._take(task, chunk)
+        finally:
+            self.exchange = None
 
     @contextmanager
     def _exchange(self, task: Task, whom: tuple[int, ...], own: Each) -> Iterator[tuple[tuple[int, ...], Each]]:
@@ -312,7 +312,7 @@ class Cohort(abc.ABC):
         """The end of a round in which every client asked failed: RoundVoid, or the last failure where nothing can be
         expected of more rounds, and before the first one.
         """
-        self.fruitless = True
+        self.every_client_failed = True
         who, last = {error.client for error in self.dropped}, self.round == self.config.train.rounds
         if self.round == 0 or self.setbacks.failed(who, last=last):
             return self.dropped[-1]
@@ -320,13 +320,13 @@ class Cohort(abc.ABC):
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------------
 
-    def _looking(self, task: Task, replying: Sequence[int]) -> Task:
+    def _comparing(self, task: Task, replying: Sequence[int]) -> Task:
         """The task, with the clients whose encoders are compared after it, where this round compares encoders."""
         comparisons = self.config.evaluation.comparisons
         if task.operation != TRAINS or not comparisons or not self.config.evaluates(self.round):
             return task
         most = max(row.clients(self.config.evaluation.of(name)) for name, row in comparisons.items())
-        return replace(task, look_at=frozenset(sorted(replying)[: max(most - len(self.looks), 0)]))
+        return replace(task, compare_clients=frozenset(sorted(replying)[: max(most - len(self.compared_features), 0)]))
 
     def _own_fields(self, operation: str, each: Each | None) -> Each:
         """The fields of one client: ``each``'s and the plug-ins'."""
@@ -360,8 +360,8 @@ class Cohort(abc.ABC):
 
     def _note(self, result: OperationResult) -> None:
         """A client's, or the server's, newest measurements; what adds up, over all it was asked in this round."""
-        if result.looks:
-            self.looks[result.client] = result.looks
+        if result.compared_features:
+            self.compared_features[result.client] = result.compared_features
         known = self.metrics.setdefault(result.client, {})
         sums = {name: known.get(name, 0.0) + result.metrics[name] for name in ADDED if name in result.metrics}
         known |= result.metrics | sums

@@ -35,9 +35,9 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.aggregation import FixedPointSum
-from rayfed_ssl.federated.clock import Clock, RoundVoid
+from rayfed_ssl.federated.clock import Clock
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.messages import TRAINS, Start
+from rayfed_ssl.federated.messages import TRAINS, RoundVoid, Start
 from rayfed_ssl.federated.server import MethodServer
 
 PATIENCE = 1000  # losses in a row, and ten for each client, after which nobody is expected to reply any more

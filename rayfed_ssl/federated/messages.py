@@ -33,15 +33,15 @@ def take_qualified(plugin: str, message: dict[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class OperationResult:
     """What one operation gives back. ``reply`` would cross the wire. ``metrics``, ``images`` (how many source images
-    the operation read) and ``looks`` (what its encoder is compared by, by protocol) are instruments of the simulator
-    and would not.
+    the operation read) and ``compared_features`` (what its encoder is compared by, by protocol) are instruments of the
+    simulator and would not.
     """
 
     client: int
     reply: dict[str, Any]
     metrics: dict[str, float]
     images: int = 0
-    looks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    compared_features: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class ClientError(RuntimeError):
@@ -61,6 +61,10 @@ class ClientError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClientError, (self.client, self.round, self.operation, self.where, self.trace), self.__dict__
+
+
+class RoundVoid(Exception):
+    """A round that comes to nothing. The text says why."""
 
 
 class Diverged(ClientError):
@@ -101,7 +105,7 @@ class Task:
     round: int
     message: Mapping[str, Any]
     starts: Mapping[int, Start] = field(default_factory=dict)  # of clients whose work began in another round
-    look_at: frozenset[int] = frozenset()  # clients whose encoders are compared once they have done it
+    compare_clients: frozenset[int] = frozenset()  # clients whose encoders are compared once they have done it
 
     def start(self, client: int) -> Start:
         return self.starts.get(client, Start(self.round))
@@ -113,6 +117,12 @@ class Averaging:
 
     weights: Mapping[int, float]
     fields: tuple[str, ...]
+
+    @classmethod
+    def over(cls, clients: Sequence[int], counts: Mapping[int, float] | np.ndarray, fields: Sequence[str]) -> Averaging:
+        """These clients by their ``counts``, which are normalised."""
+        raw = np.array([counts[client] for client in clients], np.float64)
+        return cls(dict(zip(clients, (raw / raw.sum()).tolist(), strict=True)), tuple(fields))
 
     def of(self, clients: Sequence[int]) -> Averaging:
         """The part that concerns these clients."""
@@ -225,7 +235,7 @@ def freeze(value: Any) -> None:
             freeze(item)
 
 
-def keep(*states: State) -> None:
+def copy_views(*states: State) -> None:
     """Make what servers keep their own: in place, arrays that are views are replaced by copies. A value of a reply is a
     view into the whole message, which stays in memory, in Ray's object store, as long as any view of it does.
     """

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.federated.clock import selected
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.results import ClientMatrix, Subject
+from rayfed_ssl.federated.sampling import selected
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -87,8 +87,8 @@ class MethodServer(Generic[Config]):
         """
 
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
-        """How these clients count in the round's mean of weights (``cohort.mean(by=...)``); None: by their number of
-        images.
+        """How these clients count in the mean that a round ends with (``cohort.mean(by=...)``); None: by their number
+        of images.
         """
         return None
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.settings.system import Adam, Adaptive, Average, Momentum, ServerOptimizer, Yogi
+from rayfed_ssl.settings.system import Adaptive, Average, FedAdam, FedYogi, Momentum, ServerOptimizer
 
 STATE = "server_optimizer"  # in the server's state: so it is in checkpoints
 
@@ -26,9 +26,9 @@ STATE = "server_optimizer"  # in the server's state: so it is in checkpoints
 def second_moment(config: Adaptive, v: np.ndarray, squared: np.ndarray) -> np.ndarray:
     """v of the next round, (P,), from this one's and Delta^2 (Reddi et al. 2021, Algorithm 2)."""
     found: np.ndarray = v + squared
-    if isinstance(config, Adam):
+    if isinstance(config, FedAdam):
         found = config.beta_2 * v + (1 - config.beta_2) * squared
-    elif isinstance(config, Yogi):
+    elif isinstance(config, FedYogi):
         found = v - (1 - config.beta_2) * squared * np.sign(v - squared)
     return found
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rayfed_ssl.base.weights import Weights, pack
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import followed
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import WireSize
 from rayfed_ssl.settings.run import RunSettings
 

@@ -8,6 +8,7 @@ Early stopping, roll-back and the epochs before the first round are FedLinked's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -57,9 +58,12 @@ class Client(TaskClient[Config]):
 
 
 class Server(TaskServer[Config]):
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        return counting(self.method.weights, clients)
+
     def round(self, t: int, cohort: Cohort) -> None:
         pretrain(self, cohort)
-        by = counting(self.method.weights, cohort.clients)
+        by = self.counts(cohort.clients)
         trunk = cohort.mean("train", by=by, fields=("trunk",))["trunk"]
         cohort.tell("adopt", trunk=trunk)
 

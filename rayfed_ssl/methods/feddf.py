@@ -34,7 +34,7 @@ from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.results import Subject
-from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.distillation import consensus, ensemble_divergence
@@ -154,6 +154,9 @@ class Server(MethodServer[Config]):
         size = self.setup.weight_bytes(self.encoder(client)) if t else 0
         return Traffic(size, size)
 
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        return counting(self.method.weights, clients)
+
     def round(self, t: int, cohort: Cohort) -> None:
         models = self.models
         replies = cohort.gather("train", each=lambda client: {"weights": models[self.encoder(client)]})
@@ -174,8 +177,8 @@ class Server(MethodServer[Config]):
     def start_of(self, encoder: str, replies: Sequence[Reply]) -> Weights:
         """The mean of the models of this architecture's clients; its last global model where none of them was asked."""
         members = [r for r in replies if self.encoder(r.client) == encoder]
-        by_size = self.method.weights == "size"
-        counts = {r.client: float(self.setup.shares[r.client]) if by_size else 1.0 for r in members}
+        by = self.counts([reply.client for reply in members])
+        counts = {r.client: float(self.setup.shares[r.client]) if by is None else by[r.client] for r in members}
         return average(members, counts) if members else self.models[encoder]
 
     def encoder(self, client: int) -> str:

@@ -49,7 +49,7 @@ class Config(divergence.Config):
 
 
 class Client(DivergentClient[Config]):
-    def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+    def train(self, weights: Weights) -> dict[str, Any]:
         """Local epochs from ``mu_k own + (1 - mu_k) global`` (eq. 1 and 2)."""
         if self.method.selective and self.state.get("trained", self.round) < self.round - 1:
             self.state.pop("target", None)
@@ -57,7 +57,7 @@ class Client(DivergentClient[Config]):
             mu = self.share(d)
             self.metrics |= {"divergence": d, "kept_share": mu}
             weights = self.mixture(weights, mu)
-        self.load(weights, target)
+        self.load(weights)
         self.state["trained"] = self.round
         return self.train_and_keep()
 

@@ -16,7 +16,7 @@ Shape legend: M public images of a round, D projection.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -156,10 +156,13 @@ class Server(MethodServer[Config]):
         public = len(self.setup.federation.public_images)
         return 4 * min(self.method.subset or public, public) * self.config.projection_dim
 
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        return counting("uniform", clients)
+
     def round(self, t: int, cohort: Cohort) -> None:
         if self.method.public_epochs:
             pretrain(self, cohort)
-        by = counting("uniform", cohort.clients)
+        by = self.counts(cohort.clients)
         last = {"consensus": self.state["consensus"], "consensus_round": self.state["agreed"]}
         mean = cohort.mean("train", by=by, fields=("outputs",), **last)
         self.state |= {"consensus": mean["outputs"], "agreed": t}

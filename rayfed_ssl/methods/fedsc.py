@@ -18,7 +18,7 @@ Shape legend: D projection, N clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -38,7 +38,7 @@ from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.federated.workload import Traffic, Workload
-from rayfed_ssl.methods.parts.privacy import PrivacyConfig, Spent, noise, require_accountant, rho, spent
+from rayfed_ssl.methods.parts.privacy import Mechanism, PrivacyConfig, Spent, noise, require_accountant, rho, spent
 from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -225,6 +225,9 @@ class Server(MethodServer[Config]):
     def asks_everybody(self, t: int) -> bool:
         return bool(self.sharing) and t == self.sharing[0]
 
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        return counting(self.method.weights, clients)
+
     def round(self, t: int, cohort: Cohort) -> None:
         if t in self.sharing:
             self.share(cohort)
@@ -240,7 +243,7 @@ class Server(MethodServer[Config]):
             rest = without(total, bank.get(client), float(client_shares[client]), everybody)
             return {"rest": rest, "alpha": alphas[client]}
 
-        by = counting(self.method.weights, cohort.clients)
+        by = self.counts(cohort.clients)
         self.weights = cohort.mean("train", by=by, weights=self.weights, each=own)["weights"]
         self.metrics["train/alpha"] = float(np.mean(list(alphas.values())))
         if self.method.privacy is not None:
@@ -273,51 +276,51 @@ class Server(MethodServer[Config]):
         sizes = np.unique(self.setup.federation.sizes[list(self.setup.clients)]).tolist()
         return {images: noise_scale(self.config, images) for images in sizes}
 
-    def mechanism(self, client: int) -> tuple[float, float, int, int]:
-        """(mu, sigma, n_j, matrices released so far): what a client's Renyi curve depends on."""
-        return *self.calibration(client), self.state["releases"].get(client, 0)
+    def released(self, client: int) -> Mechanism:
+        """A client's matrices so far."""
+        return self.mechanism(client, self.state["releases"].get(client, 0))
 
-    def calibration(self, client: int) -> tuple[float, float, int]:
-        """(mu, sigma, n_j) of a client's matrices."""
+    def mechanism(self, client: int, releases: int) -> Mechanism:
+        """So many matrices of a client."""
         mu = self.config.objective_as(SpectralConfig).clip
         assert mu is not None
         images = int(self.setup.federation.sizes[client])
-        return mu, self.noise_scales[images], images
+        return Mechanism(mu, self.noise_scales[images], images, releases)
 
     def most_spent(self, privacy: PrivacyConfig) -> Spent:
         """What the client that has spent most has spent so far."""
-        mechanisms = dict.fromkeys(map(self.mechanism, self.setup.clients))  # of equal clients once
-        return spent(*max(mechanisms, key=lambda mechanism: rho(*mechanism)), privacy.delta)
+        mechanisms = dict.fromkeys(map(self.released, self.setup.clients))  # of equal clients once
+        return spent(max(mechanisms, key=rho), privacy.delta)
 
     def privacy(self) -> dict[str, Any] | None:
         """What each client has spent, in both conversions; its Renyi curve is order times ``rho``."""
         if self.method.privacy is None:
             return None
         clients = self.setup.clients
-        mechanisms = {c: self.mechanism(c) for c in clients}
-        records = {m: spent(*m, self.method.privacy.delta) for m in set(mechanisms.values())}  # of equal clients once
+        mechanisms = {c: self.released(c) for c in clients}
+        records = {m: spent(m, self.method.privacy.delta) for m in set(mechanisms.values())}  # of equal clients once
         by_client = {c: records[mechanisms[c]] for c in clients}
         scope = next(iter(by_client.values()))
         return {
             "epsilon": {c: record.epsilon for c, record in by_client.items()},
             "epsilon_closed_form": {c: record.epsilon_closed_form for c, record in by_client.items()},
-            "rho": {c: rho(*mechanisms[c]) for c in clients},
+            "rho": {c: rho(mechanisms[c]) for c in clients},
             "delta": scope.delta,
             "neighbours": scope.neighbours,
             "covers": scope.covers,
             "not_covered": scope.not_covered,
             "releases": {c: record.releases for c, record in by_client.items()},
             "planned_releases": len(self.sharing),
-            "sigma": {c: mechanisms[c][1] for c in clients},
-            "clip": mechanisms[clients[0]][0],
+            "sigma": {c: mechanisms[c].sigma for c in clients},
+            "clip": mechanisms[clients[0]].mu,
         }
 
     def notes(self) -> list[Note | str]:
         if self.method.privacy is None:
             return []
-        planned = [(*self.calibration(c), len(self.sharing)) for c in self.setup.clients]
-        most = spent(*max(planned, key=lambda m: rho(*m)), self.method.privacy.delta)
-        delta, images = self.method.privacy.delta, max(c[2] for c in planned)
+        planned = [self.mechanism(c, len(self.sharing)) for c in self.setup.clients]
+        most = spent(max(planned, key=rho), self.method.privacy.delta)
+        delta, images = self.method.privacy.delta, max(m.images for m in planned)
         large = Note.shareable(
             f"method.privacy.delta: found {delta:g}, but clients have up to {images} images: a delta of 1/{images} or "
             "more allows a mechanism that publishes one of them",

@@ -37,7 +37,7 @@ class Config(divergence.Config):
 
 
 class Client(DivergentClient[Config]):
-    def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+    def train(self, weights: Weights) -> dict[str, Any]:
         """Local epochs from the global encoder, under the global predictor or this client's own."""
         d = self.divergence(weights)
         if d is not None:
@@ -45,7 +45,7 @@ class Client(DivergentClient[Config]):
             self.metrics |= {"divergence": d, "takes_predictor": float(takes)}
             if not takes:
                 weights = self.with_own_predictor(weights)
-        self.load(weights, target)
+        self.load(weights)
         return self.train_and_keep()
 
     def with_own_predictor(self, received: Weights) -> Weights:

@@ -20,7 +20,7 @@ with the client, where the code sends it and takes it into EUA. The solver is ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -106,10 +106,10 @@ def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, dr
     return torch.stack(terms).sum()
 
 
-class Client(fedavg.Client[Config]):
-    def train(self, weights: Weights, target: Weights | None = None, epochs: int | None = None) -> dict[str, Any]:
+class Client(EncoderClient[Config]):
+    def train(self, weights: Weights, epochs: int | None = None) -> dict[str, Any]:
         """Local epochs of the objective, FUR and the turns' cross-entropy; ``epochs`` None: as many as the run says."""
-        self.load(weights, target)
+        self.load(weights)
         local, pixels = self.objective_loss(), self.pixels()
         uniform, third, turning = (self.generator(purpose) for purpose in ("fur", "third view", "turns"))
 
@@ -144,7 +144,7 @@ class Server(fedavg.Server[Config]):
         return with_third_view(cost)
 
     def round(self, t: int, cohort: Cohort) -> None:
-        by = self.client_shares(cohort.clients)
+        by = self.counts(cohort.clients)
         if not self.method.eua:
             self.weights = cohort.mean("train", by=by, each=self.epochs, weights=self.weights)["weights"]
             return
@@ -166,7 +166,7 @@ class Server(fedavg.Server[Config]):
             "fedu2/agreement": min(cosines),
         }
 
-    def client_shares(self, clients: tuple[int, ...]) -> dict[int, float]:
+    def counts(self, clients: Sequence[int]) -> dict[int, float]:
         """Each client's share of the round's images, sharpened; or all the same."""
         uniform = self.method.weights == "uniform"
         counts = np.array([1.0 if uniform else float(self.setup.shares[c]) for c in clients])

@@ -24,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, unpack
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.workload import BOTH_WAYS, Workload
 from rayfed_ssl.methods import fedavg
@@ -53,15 +54,15 @@ class Config(fedavg.Config):
         return frozenset({"predictor"})
 
 
-class Client(fedavg.Client[Config]):
-    def train(self, weights: Weights, target: Weights | None = None) -> dict[str, Any]:
+class Client(EncoderClient[Config]):
+    def train(self, weights: Weights) -> dict[str, Any]:
         """Local epochs of the four terms, with the downloaded model as the teacher."""
         self.load(weights)
         teacher = self.bench.network(self.encoder, "teacher")
         unpack(weights, teacher)
         teacher.eval()
         self.fit(self.loss(teacher))
-        return dict(self.averaged)
+        return {"weights": self.weights}
 
     def loss(self, teacher: Network) -> Callable[[tuple[Tensor, ...], Tensor], Step]:
         """The four terms of a batch; one whose weight is 0 is not computed."""

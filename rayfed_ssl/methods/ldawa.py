@@ -24,8 +24,8 @@ from pydantic import Field
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import named
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.method import Info, Method, unlabelled
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.models.network import Network

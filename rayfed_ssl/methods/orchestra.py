@@ -191,11 +191,14 @@ class Server(MethodServer[Config]):
         rows = min(self.method.local_clusters, self.method.memory, int(self.setup.federation.sizes[client]))
         return 4 * rows * self.config.projection_dim
 
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        return counting(self.method.weights, clients)
+
     def round(self, t: int, cohort: Cohort) -> None:
         networks = {"weights": self.weights, "target": self.state["target"]}
         if self.state["centroids"] is None:
             self.fit_global(cohort, cohort.gather("cluster", **networks))
-        by, centroids = counting(self.method.weights, cohort.clients), self.state["centroids"]
+        by, centroids = self.counts(cohort.clients), self.state["centroids"]
         mean = cohort.mean("train", by=by, fields=("weights", "target"), centroids=centroids, **networks)
         self.state |= mean.average
         self.fit_global(cohort, mean.replies)

@@ -14,7 +14,7 @@ Shape legend: B batch, D projection and feature, w dimensions of a subspace.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -103,8 +103,11 @@ class Server(MethodServer[Config]):
         weights = self.setup.weight_bytes(self.common_encoder)
         return Traffic(weights + (0 if client in met else dimensions_bytes(self.config)), weights)
 
+    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
+        return counting(self.method.weights, clients)
+
     def round(self, t: int, cohort: Cohort) -> None:
-        by, met, rows = counting(self.method.weights, cohort.clients), self.state["met"], self.state["subspaces"]
+        by, met, rows = self.counts(cohort.clients), self.state["met"], self.state["subspaces"]
         result = cohort.mean(
             "train",
             by=by,

@@ -18,7 +18,7 @@ from rayfed_ssl.models.heads import ModelConfig
 Stem = Literal["cifar", "imagenet"]
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block: what its convolutions add to its input, or to a projection of it.
 
     ``expansion``: the channels that come out, in ``planes``.
@@ -41,7 +41,7 @@ class Block(nn.Module):
         return out
 
 
-class BasicBlock(Block):
+class BasicBlock(ResidualBlock):
     """Two 3x3 convolutions (He et al. 2016, figure 5, left)."""
 
     def __init__(self, inputs: int, planes: int, stride: int = 1, shortcut: nn.Module | None = None) -> None:
@@ -57,7 +57,7 @@ class BasicBlock(Block):
         return out
 
 
-class Bottleneck(Block):
+class Bottleneck(ResidualBlock):
     """1x1, 3x3, 1x1 convolutions (He et al. 2016, figure 5, right); the stride is the 3x3's, as in torchvision."""
 
     expansion = 4

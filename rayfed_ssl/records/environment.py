@@ -53,7 +53,7 @@ def environment(
     revision, changed = git_revision()
     return {
         "python": platform.python_version(),
-        "versions": {"torch": str(torch.__version__)} | {name: _version(name) for name in PACKAGES},
+        "versions": {"torch": str(torch.__version__)} | {name: installed(name) for name in PACKAGES},
         "host": host(),
         "device": device,
         "cuda": torch.version.cuda,
@@ -206,7 +206,8 @@ def _discreet(argument: str) -> str:
 
 
 @cache
-def _version(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of an installed package; looked up, never imported."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -32,7 +32,7 @@ HOUR_S = 3600.0
 Curve = dict[int, float]  # round -> value, of clients' values the mean: rounded once, so of equal values that value
 
 
-class HeldOut(NamedTuple):
+class HeldOutImages(NamedTuple):
     """Which images were held out to choose by: how many, and a digest of their places in the source and labels."""
 
     images: int
@@ -41,46 +41,35 @@ class HeldOut(NamedTuple):
 
 @dataclass(frozen=True)
 class OneRun:
-    """What a run folder says. Measures are named by their tags, ``eval/`` left out: ``knn``, ``select/knn``, ..
-
-    ``curves``: accuracies over rounds. ``sent``: bytes up and down until the end of each round. ``virtual_s``: seconds
-    of the clients' clock until then, empty without one. ``wall_s``: seconds of the whole run, ``rounds_s``: of its
-    rounds. ``split``: a digest of who holds which images; ``held_out`` says which were held out to choose by; both None
-    where the run did not say. ``of_clients``: whether values are means over clients with
-    encoders of their own. ``test_images``: what accuracies were measured on, of own tasks those of all clients; None
-    where the run did not say. ``images``: the digest of the data set, likewise. ``audited``: what ``leak`` found.
-    ``noted``: what it said before its first round. ``outcomes``: what its encoders had right, image by image; None of
-    a run that did not keep it. ``void_rounds``: how many of its rounds came to nothing. ``by_client``: of
-    the ``values`` that are means over clients, each client's.
-    """
+    """What a run folder says. Measures are named by their tags, ``eval/`` left out: ``knn``, ``select/knn``, .."""
 
     folder: Path
     seed: int
     settings: dict[str, Any]
     status: str
     rounds: int
-    values: dict[str, float]
-    curves: dict[str, Curve]
+    values: dict[str, float]  # at the end
+    curves: dict[str, Curve]  # accuracies over rounds
     untrained: dict[str, float]
     pixels: dict[str, float]
     up_bytes: int
     down_bytes: int
-    sent: dict[int, int]
-    virtual_s: Curve
+    sent: dict[int, int]  # bytes up and down until the end of each round
+    virtual_s: Curve  # seconds of the clients' clock until the end of each round; empty without one
     guarantee: Guarantee | None
-    wall_s: float
-    rounds_s: float
-    split: str | None
-    of_clients: bool
-    test_images: int | None = None
-    task_test_images: int | None = None
-    images: str | None = None
-    audited: Audited | None = None
-    noted: tuple[str, ...] = ()
-    outcomes: ImageShares | None = None
-    held_out: HeldOut | None = None
-    void_rounds: int = 0
-    by_client: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    wall_s: float  # of the whole run
+    rounds_s: float  # of its rounds
+    split: str | None  # a digest of who holds which images; None where the run did not say
+    of_clients: bool  # whether values are means over clients with encoders of their own
+    test_images: int | None = None  # what accuracies were measured on; None where the run did not say
+    task_test_images: int | None = None  # the same of own tasks, those of all clients
+    images: str | None = None  # the digest of the data set; None where the run did not say
+    audited: Audited | None = None  # what ``leak`` found
+    noted: tuple[str, ...] = ()  # what it said before its first round
+    outcomes: ImageShares | None = None  # what its encoders had right, image by image; None where it did not keep it
+    held_out: HeldOutImages | None = None  # images to choose by; None where the run did not say
+    void_rounds: int = 0  # rounds that came to nothing
+    by_client: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # each client's, of means over clients
 
     @property
     def method(self) -> str:
@@ -194,7 +183,7 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise
 
 
-def _partition(folder: Path) -> tuple[str | None, HeldOut | None]:
+def _partition(folder: Path) -> tuple[str | None, HeldOutImages | None]:
     """A digest of who holds which images: client, split and index of every row of ``partition.parquet``; and which of
     them are held out to choose by.
     """
@@ -209,5 +198,6 @@ def _partition(folder: Path) -> tuple[str | None, HeldOut | None]:
     digest.update(np.asarray(rows["index"], np.int64).tobytes())
     chosen = rows.filter(pc.equal(rows["split"].cast(pa.string()), "select"))
     columns = [np.asarray(pc.fill_null(chosen[name], -1), np.int64).tobytes() for name in ("index", "label")]
-    held_out = HeldOut(chosen.num_rows, hashlib.sha256(b"".join(columns)).hexdigest()) if chosen.num_rows else None
-    return digest.hexdigest(), held_out
+    if not chosen.num_rows:
+        return digest.hexdigest(), None
+    return digest.hexdigest(), HeldOutImages(chosen.num_rows, hashlib.sha256(b"".join(columns)).hexdigest())

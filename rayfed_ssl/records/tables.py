@@ -194,6 +194,7 @@ def bookings_table(bookings: Iterable[Booking]) -> pa.Table:
 def write_partition(
     folder: Path,
     shards: Mapping[int, Mapping[str, np.ndarray]],
+    *,
     labels: np.ndarray,
     public: np.ndarray | None,
     public_labels: np.ndarray | None = None,

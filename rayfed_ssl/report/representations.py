@@ -19,8 +19,8 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.evaluation import FrozenEncoder
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import exported_files, held_by
 from rayfed_ssl.simulation.resuming import check_same_images

@@ -175,7 +175,7 @@ class ParticipationConfig(Block):
     """How many clients take part in a round."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of the clients, wanted in a round."""
+    """Of the clients, wanted in a round, rounded to the nearest whole number, halves to the even one; at least 1."""
     over: Annotated[float, Field(ge=1)] = 1.0
     """Clients asked for each reply that is wanted; the round closes at the last one wanted."""
 

@@ -151,7 +151,9 @@ class RunSettings(Block):
         return due(round, self.evaluation.every, self.train.rounds)
 
     def participants(self, clients: int) -> int:
-        """How many of so many clients a round wants: participation.fraction of them, at least one."""
+        """How many of so many clients a round wants: participation.fraction of them, rounded to the nearest whole
+        number, halves to the even one, at least one.
+        """
         return max(1, round(self.participation.fraction * clients))
 
 

@@ -109,25 +109,25 @@ class Adaptive(Block):
     """Moves below it count as none: the smaller, the more adaptive."""
 
 
-class Adagrad(Adaptive):
+class FedAdagrad(Adaptive):
     """FedAdagrad (Reddi et al. 2021)."""
 
     name: Literal["adagrad"] = "adagrad"
 
 
-class Adam(Adaptive):
+class FedAdam(Adaptive):
     """FedAdam (Reddi et al. 2021)."""
 
     name: Literal["adam"] = "adam"
 
 
-class Yogi(Adaptive):
+class FedYogi(Adaptive):
     """FedYogi (Reddi et al. 2021)."""
 
     name: Literal["yogi"] = "yogi"
 
 
-ServerOptimizer = Average | Momentum | Adagrad | Adam | Yogi
+ServerOptimizer = Average | Momentum | FedAdagrad | FedAdam | FedYogi
 
 
 class ServerConfig(Block):

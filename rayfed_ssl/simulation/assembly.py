@@ -9,9 +9,9 @@ from typing import Any
 from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.clock import Clock
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
@@ -20,7 +20,7 @@ from rayfed_ssl.simulation.timing import clock_notes, make_clock
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunParts:
     """``plugins`` by name; ``clock``: None where no virtual time is kept."""
 
     server: MethodServer[Any]
@@ -36,7 +36,7 @@ class Parts:
         return [note for plugin in self.plugins.values() for note in as_notes(plugin.notes())]
 
 
-def assemble(config: RunConfig, federation: Federation, initial: Callable[[str], Weights]) -> Parts:
+def assemble(config: RunConfig, federation: Federation, initial: Callable[[str], Weights]) -> RunParts:
     """The parts of a run as they are before ``server.start``, or a checkpoint, gives them a state.
 
     Args:
@@ -49,10 +49,10 @@ def assemble(config: RunConfig, federation: Federation, initial: Callable[[str],
         plugin.name: plugin_halves(plugin.name)[1](plugin, setup) for plugin in config.active_plugins
     }
     server: MethodServer[Any] = METHODS[config.method.name].server(setup)
-    return Parts(server, plugins, make_clock(config, federation, server, plugins))
+    return RunParts(server, plugins, make_clock(config, federation, server, plugins))
 
 
-def rehearse(config: RunConfig, federation: Federation) -> tuple[Parts, list[str]]:
+def rehearse(config: RunConfig, federation: Federation) -> tuple[RunParts, list[str]]:
     """The parts of a run that is not begun, and lines on what it begins with, whom it never hears of, and
     how long its server works.
 

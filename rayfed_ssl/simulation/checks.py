@@ -16,8 +16,9 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.holdout import leaves_too_few
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.evaluation.metrics import ACCURACY
-from rayfed_ssl.federated.bench import Initial, train_rows
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.measured_rows import train_rows
 from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from rayfed_ssl.base.files import readable_as_usual, replace_file, write_json
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.results import Subject
 from rayfed_ssl.models import describe
 from rayfed_ssl.models.exported import file_name

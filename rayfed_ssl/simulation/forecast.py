@@ -27,8 +27,9 @@ from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.data.store import CACHE, default_cache
-from rayfed_ssl.federated.bench import Initial, device_name
+from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
@@ -36,9 +37,9 @@ from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, local_batches
 from rayfed_ssl.methods.parts.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.simulation.assembly import Parts, rehearse
+from rayfed_ssl.simulation.assembly import RunParts, rehearse
 from rayfed_ssl.simulation.checks import check_run, describe, few_steps, image_notes, of_dealing, with_start
-from rayfed_ssl.simulation.memory import Estimate, Place, check_fits, estimate, free_memory
+from rayfed_ssl.simulation.memory import Estimate, Room, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import workloads
 from rayfed_ssl.simulation.worker import Worker
 
@@ -52,7 +53,7 @@ class Forecast:
 
     what: str
     kept: Estimate  # of clients between rounds
-    free: Place
+    free: Room
     images: int  # bytes of pixels
     traffic: Traffic | None  # over the whole run, all clients; None: not known beforehand
     steps: int  # local steps over the whole run
@@ -119,7 +120,7 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         )  # fmt: skip
 
 
-def _said_by(parts: Parts) -> Sequence[Note | str]:
+def _said_by(parts: RunParts) -> Sequence[Note | str]:
     """The method's and its plug-ins' own lines, which a run says before its first round. A method of one's own may need
     a state that only ``server.start`` brings; then that is said.
     """
@@ -183,7 +184,7 @@ def _clients(config: RunConfig, server: MethodServer[Any], t: int) -> tuple[int,
     return server.asked(t)[: config.cohort_size if _buffered(config) else None]
 
 
-def _passes(config: RunConfig, parts: Parts) -> int | None:
+def _passes(config: RunConfig, parts: RunParts) -> int | None:
     """Passes of an image forward that the method's and the plug-ins' workloads have beside local steps, over the run:
     as many as they say, and at least one for each image that is read beside those of `fit`. None where one does not
     know.
@@ -239,7 +240,7 @@ def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> flo
     return first if first > LONG_S else measured(STEPS)
 
 
-def check_steps_fit(config: RunConfig, federation: Federation, free: Place) -> list[str]:
+def check_steps_fit(config: RunConfig, federation: Federation, free: Room) -> list[str]:
     """Refuse a batch whose views alone leave more for the backward pass than there is room for: tried, it would take
     this process along, or others. Shapes are enough to know it.
 
@@ -321,6 +322,6 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _free(device: torch.device) -> Place:
+def _free(device: torch.device) -> Room:
     """What the device has left."""
-    return Place("the GPU", float(torch.cuda.mem_get_info(device)[0])) if device.type == "cuda" else free_memory()
+    return Room("the GPU", float(torch.cuda.mem_get_info(device)[0])) if device.type == "cuda" else free_memory()

@@ -47,8 +47,9 @@ class LocalCohort(Cohort):
             fields = opened(own(client))
             freeze(fields)
             chunk, (new,) = run_chunk(
-                self.worker, task, [client], [fields], [state], averaging, "in this process", total
-            )
+                self.worker, task, clients=[client], own=[fields], states=[state], averaging=averaging,
+                where="in this process", running=total,
+            )  # fmt: skip
             if new and client != SERVER and chunk.results:
                 freeze(new)
                 self._pending[client] = new

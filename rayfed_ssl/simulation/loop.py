@@ -20,13 +20,12 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
-from rayfed_ssl.federated.bench import Initial
-from rayfed_ssl.federated.clock import RoundVoid
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import ClientError, Diverged, keep
+from rayfed_ssl.federated.messages import ClientError, Diverged, RoundVoid, copy_views
 from rayfed_ssl.federated.results import PIXELS, ClientMatrix
 from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.settings import files as configfile
@@ -54,7 +53,7 @@ from rayfed_ssl.simulation.resuming import (
     has_results,
     rounds_in,
 )
-from rayfed_ssl.simulation.saving import Saving, kept, published_again, take_states
+from rayfed_ssl.simulation.saving import Saving, published_again, take_states, without_public_images
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.timing import clock_notes
 from rayfed_ssl.storage import checkpoint, failure
@@ -121,7 +120,7 @@ class RunLoop:
             except Diverged as error:  # nothing was written yet that could say so
                 raise UserError(str(error)) from None
             self.cohort.check_read()
-            keep(self.server.state)
+            copy_views(self.server.state)
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
         dealt = [*of_dealing(config, self.federation), *few_steps(config, self.server)]
@@ -150,7 +149,7 @@ class RunLoop:
             files: digests of the files beside the images, by key.
             notes: lines that were said, and are recorded too.
         """
-        config, folder = self.config, self.folder
+        config, folder, device, last = self.config, self.folder, self.cohort.device, self.outcomes
         with self.writing("what is known before the first round" if resumed is None else "the resumed run"):
             for name in self.saving.set_aside():
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
@@ -159,8 +158,9 @@ class RunLoop:
                 forget_end(folder)
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
-            device, last = self.cohort.device, self.outcomes
-            self.recorder = Recorder(config, folder, self.federation, device, resumed, files, notes, last)
+            self.recorder = Recorder(
+                config, folder, self.federation, device, resumed_from=resumed, files=files, notes=notes, outcomes=last
+            )
             self.leaving.callback(self._close_records)
             if resumed is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start
@@ -253,13 +253,13 @@ class RunLoop:
             nothing = f"came to nothing: {why}"
             line += f" {nothing}"
         except ClientError:
-            if self.cohort.fruitless:
+            if self.cohort.every_client_failed:
                 self.say(t, self.cohort.setbacks.verdict)
             raise
         if t == self.rounds:
             self.server.after_last_round(self.cohort)
         self.cohort.end_round()
-        keep(self.server.state, *(plugin.state for plugin in self.plugins.values()))
+        copy_views(self.server.state, *(plugin.state for plugin in self.plugins.values()))
         seconds = time.perf_counter() - began
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(nothing))
@@ -319,7 +319,7 @@ class RunLoop:
             "server": self.server.state,
             "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
             "ledger": self.ledger.state(),
-            "published": kept(self.cohort.published, self.federation.public),
+            "published": without_public_images(self.cohort.published, self.federation.public),
             "clock": self.clock and self.clock.state,
             "schedule": self.buffered and self.buffered.state,
             "setbacks": self.cohort.setbacks.state,

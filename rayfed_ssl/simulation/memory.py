@@ -19,8 +19,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import amount
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import build as build_objective
 
@@ -42,7 +42,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Place:
+class Room:
     """Somewhere with room for so many bytes. The same place measured twice is one place."""
 
     name: str
@@ -72,7 +72,7 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
     return Estimate(reached, at_once, state, float(sum(part.bank for part in parts)))
 
 
-def check_fits(config: RunConfig, needed: Estimate, states: Place, banks: Place) -> None:
+def check_fits(config: RunConfig, needed: Estimate, states: Room, banks: Room) -> None:
     """Refuse a run whose clients' states, or whose server's banks, are too many for where they would lie.
 
     Raises:
@@ -92,7 +92,7 @@ def check_fits(config: RunConfig, needed: Estimate, states: Place, banks: Place)
             )
 
 
-def free_memory() -> Place:
+def free_memory() -> Room:
     """What this machine, or the container we are in, has left."""
     free = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     if MEMINFO.exists():
@@ -102,7 +102,7 @@ def free_memory() -> Place:
         if limit.exists() and (most := limit.read_text().strip()) != "max":
             used = max(float(usage.read_text()) - _reclaimable(usage.with_name("memory.stat")), 0.0)
             free = min(free, float(most) - used)
-    return Place("memory", free)
+    return Room("memory", free)
 
 
 def _reclaimable(stat: Path) -> float:

@@ -19,10 +19,10 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
 from rayfed_ssl.evaluation import by_client, recorded, settings
 from rayfed_ssl.extensions import digests
-from rayfed_ssl.federated.bench import tested_images, train_rows
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.measured_rows import tested_images, train_rows
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.remarks import largest_class
@@ -60,13 +60,14 @@ class Recorder:
         folder: Path,
         federation: Federation,
         device: str,
+        *,
         resumed_from: int | None,
         files: Mapping[str, str],
         notes: Sequence[Note],
         outcomes: LastOutcomes,
     ) -> None:
         self.config, self.folder, self.federation, self.outcomes = config, folder, federation, outcomes
-        self.records = Journal(
+        self.journal = Journal(
             folder, resume_round=resumed_from, clients=config.clients.count, names=federation.given_names
         )
         self.drawn: dict[str, int] = {}  # matrices over pairs of clients: the round that TensorBoard has seen last
@@ -99,16 +100,16 @@ class Recorder:
         write_partition(
             self.folder,
             dict(enumerate(federation.shards)),
-            labels,
-            public,
-            None if public is None else labels[public],
+            labels=labels,
+            public=public,
+            public_labels=None if public is None else labels[public],
             held_out=federation.held_out,
             names=federation.given_names,
             class_names=federation.dataset.train.class_names,
             origin=federation.origin,
         )
         self.configured(0)
-        self.records.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
+        self.journal.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
 
     def draw(self) -> None:
         """Draw who holds what, once: after the first round, so that no client waits for matplotlib."""
@@ -121,34 +122,34 @@ class Recorder:
             )
             names = self.federation.given_names
             figure = figures.label_histogram(counts, self.federation.dataset.train.class_names, names)
-            self.records.image("data/partition", figures.save_figure(self.folder, "partition", figure))
+            self.journal.image("data/partition", figures.save_figure(self.folder, "partition", figure))
         self.undrawn = False
 
     def configured(self, t: int) -> None:
         """The configuration as it is from round ``t`` on."""
-        self.records.text("config", markdown(self.config.model_dump(mode="json")), t)
+        self.journal.text("config", markdown(self.config.model_dump(mode="json")), t)
 
     def notes(self, notes: Sequence[Note]) -> None:
         """What the method has to say before the first round."""
         if notes:
-            self.records.text("notes", "\n\n".join(texts(notes)))
+            self.journal.text("notes", "\n\n".join(texts(notes)))
 
     def round(
         self, t: int, cohort: Cohort, server: MethodServer[Any], seconds: float, *, void: bool
     ) -> dict[str, float]:
         """Record one finished round, ``void`` where it came to nothing; returns the global values of it."""
-        self.records.spill(t - 1)
+        self.journal.spill(t - 1)
         values = _round_values(cohort, seconds)
         if void:
             values[VOID] = 1.0
-        self.records.dropped(Drop(t, error.client, error.operation, error.reason) for error in cohort.dropped)
+        self.journal.dropped(Drop(t, error.client, error.operation, error.reason) for error in cohort.dropped)
         values |= self.compared(cohort)
         sources: list[MethodServer[Any] | ServerPlugin[Any]] = [server, *cohort.plugins.values()]
         for source in sources:
             values |= source.metrics
             source.metrics = {}
         for tag, value in values.items():
-            self.records.metric(t, tag, value)
+            self.journal.metric(t, tag, value)
         self.measured(t, cohort)
         self.communication(cohort.ledger)
         return values
@@ -158,9 +159,10 @@ class Recorder:
         config, values = self.config.evaluation, dict[str, float]()
         for name, row in config.comparisons.items():
             block = config.of(name)
-            chosen = sorted(cohort.looks)[: row.clients(block)]
-            looks = {str(client): torch.from_numpy(np.array(cohort.looks[client][name])) for client in chosen}
-            values |= {tag: value for tag, value in row.compare(looks, block).items() if tag == row.tag}
+            chosen = sorted(cohort.compared_features)[: row.clients(block)]
+            by_client = {client: np.array(cohort.compared_features[client][name]) for client in chosen}
+            features = {str(client): torch.from_numpy(rows) for client, rows in by_client.items()}
+            values |= {tag: value for tag, value in row.compare(features, block).items() if tag == row.tag}
         return values
 
     def measured(self, t: int, cohort: Cohort) -> None:
@@ -168,13 +170,13 @@ class Recorder:
         for client, measured in cohort.metrics.items():
             for name, value in measured.items():
                 if client == SERVER:
-                    self.records.metric(t, f"server/{name}", value)
+                    self.journal.metric(t, f"server/{name}", value)
                 elif name not in ("lr", "images"):
-                    self.records.metric(t, f"client/{name}", value, client)
+                    self.journal.metric(t, f"client/{name}", value, client)
 
     def communication(self, ledger: Ledger) -> None:
         """Record what was booked since the last call."""
-        self.records.communication(ledger.drain())
+        self.journal.communication(ledger.drain())
 
     def evaluation(self, t: int, client: int | None, values: dict[str, float]) -> dict[int | None, dict[str, float]]:
         """Record what an evaluation of round t measured of a client's encoder (None: of the global one); returns it by
@@ -184,7 +186,7 @@ class Recorder:
         parts = by_client(client, values)
         for whom, part in parts.items():
             for tag, value in part.items():
-                self.records.metric(t, recorded(tag), value, whom)
+                self.journal.metric(t, recorded(tag), value, whom)
         return parts
 
     def evaluated(self, t: int) -> bool:
@@ -195,7 +197,7 @@ class Recorder:
     def commit(self, t: int) -> None:
         """Make the records up to round t those that a resumed run begins with."""
         self.draw()
-        self.records.commit(t)
+        self.journal.commit(t)
 
     def client_matrices(self, t: int, matrices: dict[str, ClientMatrix], *, last: bool) -> None:
         """Draw matrices over pairs of clients, as they are after round t: once a round for TensorBoard, and those after
@@ -212,7 +214,7 @@ class Recorder:
             figure = figures.client_matrix(*matrix, names=self.federation.given_names)
             drawn = figures.save_figure(self.folder, name, figure) if last else figures.pixels(figure)
             if new:
-                self.records.image(f"clients/{name}", drawn, t)
+                self.journal.image(f"clients/{name}", drawn, t)
                 self.drawn[name] = t
 
     def summary(
@@ -255,7 +257,7 @@ class Recorder:
             }
         if privacy is not None:
             summary["privacy"] = privacy
-            self.records.text("privacy", f"```yaml\n{yaml.safe_dump(privacy, sort_keys=False)}\n```", t)
+            self.journal.text("privacy", f"```yaml\n{yaml.safe_dump(privacy, sort_keys=False)}\n```", t)
         metrics = read_metrics(self.folder)
         if self.config.evaluation.targets:
             summary["rounds_to"] = rounds_to(metrics, self.config.evaluation.targets)
@@ -291,7 +293,7 @@ class Recorder:
         return {} if names is None else {str(client): names[client] for client in sorted(mentioned)}
 
     def close(self) -> None:
-        self.records.close()
+        self.journal.close()
 
 
 def _round_values(cohort: Cohort, seconds: float) -> dict[str, float]:

@@ -23,8 +23,9 @@ from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
-from rayfed_ssl.federated.bench import Workbench, tested_images, train_rows
+from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.measured_rows import tested_images, train_rows
 from rayfed_ssl.federated.remarks import largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
@@ -229,8 +230,8 @@ def _measured(
     if config.evaluation.on_pixels:
         found.document[PIXELS] = bench.evaluate_pixels()
     if config.evaluation.comparisons:
-        looks = {one.stem: bench.looks(_loaded(bench, one)) for one in encoders}
-        found.note("accuracy", BETWEEN, BETWEEN, _compared(looks, config.evaluation))
+        features = {one.stem: bench.features_to_compare(_loaded(bench, one)) for one in encoders}
+        found.note("accuracy", BETWEEN, BETWEEN, _compared(features, config.evaluation))
     labelled, counts = len(train_rows(federation, config)[0]), tested_images(federation, config)
     found.document["evaluation"] = {
         name: evaluation.settings_of(config.evaluation, name, labelled)
@@ -263,13 +264,13 @@ def with_untrained(known: dict[str, Any], names: Collection[str]) -> dict[str, A
     return kept
 
 
-def _compared(looks: Mapping[str, Mapping[str, NDArray[Any]]], config: EvaluationConfig) -> dict[str, float]:
+def _compared(features: Mapping[str, Mapping[str, NDArray[Any]]], config: EvaluationConfig) -> dict[str, float]:
     """The exported encoders beside each other, all of them. Raises UserError where no two can be compared."""
     values: dict[str, float] = {}
     for name, row in config.comparisons.items():
-        seen = {encoder: torch.from_numpy(of[name]) for encoder, of in looks.items()}
+        seen = {encoder: torch.from_numpy(of[name]) for encoder, of in features.items()}
         if not (found := row.compare(seen, config.of(name))):
-            dims = ", ".join(f"{encoder} ({look.shape[-1]} dimensions)" for encoder, look in seen.items())
+            dims = ", ".join(f"{encoder} ({rows.shape[-1]} dimensions)" for encoder, rows in seen.items())
             raise UserError(
                 f"evaluation.protocols: found {name} with encoders {dims}; it needs at least two of one dimension"
             )

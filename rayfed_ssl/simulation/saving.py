@@ -54,14 +54,14 @@ class Saving:
         return checkpoint.set_aside(self.root, self.round)
 
 
-def kept(published: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
+def without_public_images(published: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
     """What was published, as a checkpoint has it: the run's own public images, maybe gigabytes, are named alone."""
     return {name: PUBLIC if _same_memory(value, public) else value for name, value in published.items()}
 
 
 def published_again(saved: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
-    """The reverse of :func:`kept`, of a run that has these public images, as it had. Checkpoints of an earlier version
-    hold the images themselves.
+    """The reverse of :func:`without_public_images`, of a run that has these public images, as it had. Checkpoints of
+    an earlier version hold the images themselves.
     """
     named = {name for name, value in saved.items() if isinstance(value, str) and value == PUBLIC}
     assert public is not None or not named  # resuming.check_same has compared them

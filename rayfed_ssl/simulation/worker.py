@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,7 @@ class Worker(Workbench):
             raise ValueError(f"{self.method.name} has no server work to run")
         self.images_read = 0
         with forked(self.config.seed, round, client, operation, *visit_address(visit), device=self.device):
-            worker = self.client(kind, client, round, operation, dict(state or {}))
-            worker.visit = visit
+            worker = self.client(kind, client, round, operation, dict(state or {}), visit)
             reply = worker.perform(dict(message))
         check_finite(reply, f"operation '{operation}' replied with")
         if not any(isinstance(value, Weights) for value in reply.values()):
@@ -79,33 +79,31 @@ class Worker(Workbench):
         if subject == PIXELS:
             return {f"pixels_{tag}": value for tag, value in self.evaluate_pixels().items()}
         client = SERVER if subject.client is None else subject.client
-        self.before_training = round == 0
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
             try:
                 if subject.holders:
-                    return self.evaluate(subject.encoder, subject.weights)
+                    return self.evaluate(subject.encoder, subject.weights, untrained=round == 0)
                 worker = self.client(self.method.client, client, round, "evaluate", dict(state or {}))
                 return worker.evaluate(subject.encoder, subject.weights)
             except BrokenFeatures as error:
                 raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None
 
-    def look(self, client: int, round: int) -> dict[str, np.ndarray]:
-        """What comparisons of encoders look at, of the network as this client's operation has just left it."""
-        return self.looks(self.client(self.method.client, client, round, "evaluate", {}).network)
+    def features_of_client(self, client: int, round: int) -> dict[str, np.ndarray]:
+        """What encoders are compared by, of the network as this client's operation has just left it."""
+        return self.features_to_compare(self.client(self.method.client, client, round, "evaluate", {}).network)
 
     def client(
-        self, kind: type[EncoderClient[Any]], client: int, round: int, operation: str, state: State
+        self, kind: type[EncoderClient[Any]], client: int, round: int, operation: str, state: State, visit: int = 0
     ) -> EncoderClient[Any]:
         """A client for one operation, with its halves of the plug-ins where it trains."""
-        made = kind(self, client, round, operation, state)
-        if operation == TRAINS:
-            made.plugins = {config.name: half(config, made) for config, half in self.plugins}
-        return made
+        halves = {config.name: partial(half, config) for config, half in self.plugins} if operation == TRAINS else {}
+        return kind(self, client, round, operation, state, visit=visit, halves=halves)
 
 
 def run_chunk(
     worker: Worker,
     task: Task,
+    *,
     clients: Sequence[int],
     own: Sequence[Mapping[str, Any]],
     states: Sequence[State | None],
@@ -134,8 +132,8 @@ def run_chunk(
             round, visit = task.start(client)
             message = {**task.message, **own[k]}
             result, state = worker.execute(task.operation, client, round, message, states[k], visit)
-            if client in task.look_at:
-                result = replace(result, looks=worker.look(client, round))
+            if client in task.compare_clients:
+                result = replace(result, compared_features=worker.features_of_client(client, round))
             booked, reply = sizes(result.reply), dict(result.reply)
             if total is not None and averaging is not None:
                 check_replied(reply, averaging.fields, task.operation)

@@ -30,6 +30,7 @@ from safetensors.numpy import load_file, save_file
 from rayfed_ssl.base.files import readable_as_usual
 from rayfed_ssl.base.folders import within
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import first_line
 from rayfed_ssl.base.weights import Weights
 
 GROUP_BYTES = 64 << 20
@@ -121,10 +122,6 @@ def disk_errors() -> Iterator[None]:
         raise OSError(number, os.strerror(number)) from error
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def _write_tree(folder: Path, name: str, tree: Any) -> None:
     arrays: dict[str, np.ndarray] = {}
     skeleton = flatten(tree, arrays)
@@ -139,7 +136,7 @@ def _read_tree(folder: Path, name: str) -> Any:
     try:
         return unflatten(json.loads(skeleton.read_text()), load_file(folder / f"{name}.safetensors"))
     except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
-        raise Damaged(f"{skeleton}: not what a checkpoint holds ({_first_line(error)})") from None
+        raise Damaged(f"{skeleton}: not what a checkpoint holds ({first_line(error)})") from None
 
 
 def _digest(path: Path) -> str:
@@ -215,7 +212,7 @@ def verify(folder: Path) -> None:
     try:
         listed = [(n, f["bytes"], f["blake2b"]) for n, f in json.loads((folder / MARKER).read_text())["files"].items()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{folder / MARKER}: not readable ({_first_line(error)})") from None
+        raise Damaged(f"{folder / MARKER}: not readable ({first_line(error)})") from None
     named = {name for name, _, _ in listed}
     read = {f"server{suffix}" for suffix in SUFFIXES} | {path.name for path in folder.glob("clients-*.json")}
     read |= {f"{name.removesuffix('.json')}.safetensors" for name in read if name.startswith("clients-")}

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import first_line
 from rayfed_ssl.storage.mirror import COPIED_BYTES, has_credentials
 
 _LEFT = re.compile(r"checkpoints/.*|(.*/)?events\.out\.tfevents\.[^/]*|(.*/)?\.[^/]*")  # nobody reads these elsewhere
@@ -52,7 +53,8 @@ class Remote:
             self.system, root = fs.FileSystem.from_uri(uri)
         except (OSError, pa.ArrowException) as error:
             raise UserError(
-                f"{uri}: found no URI that pyarrow reads, such as s3://bucket/path or file:///path ({_line(error)})"
+                f"{uri}: found no URI that pyarrow reads, such as s3://bucket/path or file:///path "
+                f"({first_line(error)})"
             ) from None
         self.root = root.rstrip("/")
 
@@ -69,7 +71,7 @@ class Remote:
                 with self.system.open_input_stream(f"{self.root}/{path}") as source, target.open("wb") as sink:
                     shutil.copyfileobj(source, sink, COPIED_BYTES)
         except (OSError, pa.ArrowException) as error:
-            raise UserError(f"{self.uri}: cannot be fetched ({_line(error)})") from None
+            raise UserError(f"{self.uri}: cannot be fetched ({first_line(error)})") from None
 
     def renew(self, folder: Path, name: str) -> None:
         """Make one file of ``folder``, a copy of the run, what it is there now: another command may have written it
@@ -84,7 +86,7 @@ class Remote:
                 shutil.copyfileobj(source, sink, COPIED_BYTES)
             draft.replace(folder / name)
         except (OSError, pa.ArrowException) as error:
-            raise UserError(f"{self.uri}: {name} cannot be fetched ({_line(error)})") from None
+            raise UserError(f"{self.uri}: {name} cannot be fetched ({first_line(error)})") from None
 
     def put(self, file: Path, name: str) -> None:
         """Copy one file there, under ``name``. What another command has written there since :meth:`renew` is replaced:
@@ -99,7 +101,7 @@ class Remote:
             with file.open("rb") as source, self.system.open_output_stream(f"{self.root}/{name}") as sink:
                 shutil.copyfileobj(source, sink, COPIED_BYTES)
         except (OSError, pa.ArrowException) as error:
-            raise UserError(f"{self.uri}: cannot write {name} ({_line(error)})") from None
+            raise UserError(f"{self.uri}: cannot write {name} ({first_line(error)})") from None
 
 
 def renewing(where: str | None, folder: Path, name: str) -> Callable[[], None]:
@@ -126,7 +128,3 @@ def at_hand(where: str, wanted: Callable[[str], bool] = is_kept, put_back: tuple
         for file in put_back:
             if (folder / file).exists():
                 remote.put(folder / file, file)
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -25,6 +25,7 @@ from pyarrow import fs
 
 from rayfed_ssl.base.lock import left_behind
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import first_line
 from rayfed_ssl.records.summary_file import SUMMARY
 from rayfed_ssl.records.tables import PART, Commit
 from rayfed_ssl.storage.checkpoint import MARKER
@@ -119,7 +120,7 @@ class Mirror:
         except (OSError, pa.ArrowException) as error:
             raise UserError(
                 f"--out: found {uri}; allowed: a folder, or a URI that pyarrow writes to, such as s3://bucket/path, "
-                f"gs://bucket/path or file:///path ({_first_line(error)})"
+                f"gs://bucket/path or file:///path ({first_line(error)})"
             ) from None
         self.root = root.rstrip("/")
         self.moves = self.remote.type_name == "local"  # else a file is replaced when it is whole
@@ -147,7 +148,7 @@ class Mirror:
             self._probe()
         except (OSError, pa.ArrowException) as error:
             raise UserError(
-                f"--out: cannot write to {self.uri} ({_first_line(error)}); name a place you may write to"
+                f"--out: cannot write to {self.uri} ({first_line(error)}); name a place you may write to"
             ) from None
         return found
 
@@ -170,7 +171,7 @@ class Mirror:
         except (OSError, pa.ArrowException) as error:
             self.failed = True
             raise UserError(
-                f"--out: could not copy to {self.uri} ({_first_line(error)}); the run is in {self.folder}: copy it "
+                f"--out: could not copy to {self.uri} ({first_line(error)}); the run is in {self.folder}: copy it "
                 "there, or --resume from the last checkpoint that was copied"
             ) from None
         self.copied = here
@@ -188,7 +189,7 @@ class Mirror:
                     self._copy(path)
         except (OSError, pa.ArrowException) as refused:
             self.failed = True
-            error.add_note(f"--out: could not copy to {self.uri} ({_first_line(refused)}); the run is in {self.folder}")
+            error.add_note(f"--out: could not copy to {self.uri} ({first_line(refused)}); the run is in {self.folder}")
 
     def _copy(self, path: str) -> None:
         target = f"{self.root}/{path}"
@@ -243,7 +244,7 @@ class Mirror:
         except (OSError, pa.ArrowException) as error:
             shutil.rmtree(draft, ignore_errors=True)
             raise UserError(
-                f"--out: cannot fetch {self.uri} to resume it in {self.folder} ({_first_line(error)}); make room, or "
+                f"--out: cannot fetch {self.uri} to resume it in {self.folder} ({first_line(error)}); make room, or "
                 "name a working folder elsewhere by TMPDIR"
             ) from None
         self.copied = self._local_files()
@@ -283,7 +284,3 @@ def _in_part(path: str) -> bool:
 def _rank(path: str) -> tuple[int, str]:
     """The order of copying: a marker after the files it stands for."""
     return (2 if path == SUMMARY else 1 if CHECKPOINT.fullmatch(path) else 0), path
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -7,7 +7,6 @@ import platform
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.sources import SOURCES, SourceConfig
 from rayfed_ssl.data.store import default_cache
+from rayfed_ssl.records.environment import installed
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
 
@@ -141,11 +141,3 @@ def _missing(found: config.RunConfig) -> str:
         except UserError as error:
             return f"valid, but without its images: {printable(error)}"
     return ""
-
-
-def installed(package: str) -> str | None:
-    """The version of an installed package; looked up, never imported."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -24,8 +24,8 @@ from rayfed_ssl.base import seeding
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import Address
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
@@ -33,7 +33,7 @@ from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, plugin_halves
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.timing import images_of_server
-from rayfed_ssl.testing.tiny import booked, encoders, measured, outcomes, run_locally, tiny_run
+from rayfed_ssl.testing.tiny import booked, counted, encoders, measured, outcomes, run_locally, tiny_run
 
 SPEEDS = {"seconds_per_image": 0.05, "down_mbps": 1.0, "up_mbps": 0.5, "latency_s": 0.2}
 """Clients that take their time, all of them the same."""
@@ -198,6 +198,19 @@ class Contract:
         federation = deal(config)
         server: MethodServer[Any] = METHODS[self.method].server(Setup(config, federation, Initial(config, federation)))
         return images_of_server(config, server)
+
+    def test_clients_count_in_its_mean_as_the_server_says(self) -> None:
+        """``counts`` and the mean of weights that a round ends with, where ``Method.step`` says that it does, and with
+        either value of ``method.weights``, where that is a key.
+        """
+        config = self.config()
+        if not METHODS[config.method.name].optimizable:
+            pytest.skip(f"{self.method} does not end with a plain mean")
+        has_key = "weights" in type(config.method).model_fields
+        for changes in [{"method__weights": weights} for weights in ("size", "uniform")] if has_key else [{}]:
+            means, said = counted(self.config(train__local_steps=1, **changes))
+            asked = [mean.shares for mean in means if "weights" in mean.fields][-1]
+            assert asked == pytest.approx(said), f"Server.counts is not how clients count in the mean, {changes}"
 
     @pytest.mark.parametrize("actors", [1, 2])
     def test_on_ray_equals_in_process(

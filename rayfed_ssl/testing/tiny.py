@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.extensions import gather
+from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.ledger import Ledger
+from rayfed_ssl.federated.messages import Mean
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.simulation import loop
+from rayfed_ssl.simulation.assembly import assemble
 from rayfed_ssl.simulation.local import LocalCohort
 
 BASE: dict[str, Any] = {
@@ -48,6 +53,49 @@ def tiny_run(method: str, changes: Mapping[str, object] | None = None, beside: P
 def run_locally(config: RunConfig, folder: Path, **options: Any) -> dict[str, Any]:
     """The run, in this process; its summary."""
     return loop.run(config, folder, LocalCohort, **options)
+
+
+class AskedMean(NamedTuple):
+    """A mean that a server asked for: of which fields, and how each client counted, as shares."""
+
+    fields: Sequence[str]
+    shares: dict[int, float]
+
+
+class HeardCohort(LocalCohort):
+    """A cohort that notes how clients count in the means it is asked for."""
+
+    def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
+        super().__init__(config, federation, ledger)
+        self.means: list[AskedMean] = []
+
+    def mean(
+        self,
+        operation: str,
+        *,
+        by: Mapping[int, float] | None = None,
+        fields: Sequence[str] = ("weights",),
+        **rest: Any,
+    ) -> Mean:
+        self.means.append(AskedMean(fields, self.shares_of(by)))
+        return super().mean(operation, by=by, fields=fields, **rest)
+
+    def shares_of(self, counts: Mapping[int, float] | None) -> dict[int, float]:
+        """The shares in which the round's clients count; None: by their numbers of images."""
+        counted = {c: float(self.shares[c] if counts is None else counts[c]) for c in self.clients}
+        return {c: count / sum(counted.values()) for c, count in counted.items()}
+
+
+def counted(config: RunConfig) -> tuple[list[AskedMean], dict[int, float]]:
+    """The means of a run's first round, and the shares of clients by the server's ``counts``."""
+    federation = deal(config)
+    cohort = HeardCohort(config, federation, Ledger())
+    parts = assemble(config, federation, Initial(config, federation))
+    cohort.attach(parts.plugins, None)
+    parts.server.start(cohort)
+    cohort.begin_round(1, parts.server.asked(1))
+    parts.server.round(1, cohort)
+    return cohort.means, cohort.shares_of(parts.server.counts(cohort.clients))
 
 
 def encoders(folder: Path) -> dict[str, bytes]:

@@ -36,12 +36,11 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import MixedArchitectures
-from rayfed_ssl.federated.bench import Initial
-from rayfed_ssl.federated.clock import RoundVoid
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import SERVER, ClientError, OperationResult, Reply, State, Task
+from rayfed_ssl.federated.messages import SERVER, ClientError, OperationResult, Reply, RoundVoid, State, Task
 from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS

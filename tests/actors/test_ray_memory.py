@@ -13,7 +13,7 @@ from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.simulation.memory import Place
+from rayfed_ssl.simulation.memory import Room
 from tests.tiny import tiny
 
 STORE = 300 * 1024**2  # of the tests' Ray instance
@@ -44,6 +44,6 @@ def test_states_that_do_not_fit_are_refused_before_an_actor_starts(
         UserError, match=r"clients\.count: found 120; local keeps .* MB of each client .* the object store"
     ):
         RayCohort(config, deal(config), Ledger(), pool)
-    monkeypatch.setattr(cohorts, "place_of", lambda *_: Place("the object store", 1e12))
+    monkeypatch.setattr(cohorts, "place_of", lambda *_: Room("the object store", 1e12))
     monkeypatch.setattr(Pool, "open", lambda *_: [])
     RayCohort(config, deal(config), Ledger(), pool).close()

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rayfed_ssl.base.text import amount, printable
+from rayfed_ssl.base.text import amount, first_line, printable
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,8 @@ def test_long_text_keeps_both_ends():
 )  # fmt: skip
 def test_bytes_have_three_digits_and_a_unit_that_they_do_not_overflow(count, words):
     assert amount(count) == words
+
+
+def test_the_first_line_of_an_error_or_its_name():
+    assert first_line(ValueError("\n one \n two")) == "one "
+    assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"

@@ -11,8 +11,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from rayfed_ssl.federated.bench import train_rows
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.measured_rows import train_rows
 from rayfed_ssl.testing.tiny import tiny_run
 from tests.benchmarks import made
 

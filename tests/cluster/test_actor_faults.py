@@ -24,8 +24,8 @@ from actors.session import connect
 from actors.shares import Plan
 from actors.states import StateRef
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, OperationResult, State
 from rayfed_ssl.federated.results import Subject

@@ -68,9 +68,9 @@ def test_a_runs_own_partition_comes_out_again(tmp_path, public):
     write_partition(
         tmp_path,
         {client: {"train": shard} for client, shard in enumerate(written)},
-        LABELS,
-        indices if len(indices) else None,
-        LABELS[indices] if len(indices) else None,
+        labels=LABELS,
+        public=indices if len(indices) else None,
+        public_labels=LABELS[indices] if len(indices) else None,
     )
     config = FromFile(path=tmp_path / "partition.parquet")
     taken, left = np.array([], np.int64), np.arange(12)
@@ -90,7 +90,14 @@ def test_images_to_choose_by_are_nobodys_and_never_public(tmp_path, public):
         shards[0] = {"train": given[:0]}
         select = np.array([1, 2, 4, 5, 8, 11])
     taken = None if public == "none" else given
-    write_partition(tmp_path, shards, LABELS, taken, None if taken is None else LABELS[taken], select)
+    write_partition(
+        tmp_path,
+        shards,
+        labels=LABELS,
+        public=taken,
+        public_labels=None if taken is None else LABELS[taken],
+        held_out=select,
+    )
     config = FromFile(path=tmp_path / "partition.parquet")
     found = read_partition(config.path, LABELS)
     assert found.public.tolist() == (given.tolist() if public == "share" else [])
@@ -164,7 +171,7 @@ def test_the_metadata_says_how_many_clients_there_are_and_whose_public_images_we
 def test_tasks_splits_are_known_but_only_train_is_shared_out(tmp_path):
     splits = {"train": np.array([0, 1]), "es": np.array([2]), "rb": np.array([3]), "test": np.array([4, 5])}
     other = {"train": np.array([6, 7, 8]), "es": np.array([9]), "rb": np.array([10]), "test": np.array([11])}
-    write_partition(tmp_path, {0: splits, 1: other}, LABELS, None)
+    write_partition(tmp_path, {0: splits, 1: other}, labels=LABELS, public=None)
     shards = partition(FromFile(path=tmp_path / "partition.parquet"), LABELS, 2, 0)
     assert [shard.tolist() for shard in shards] == [[0, 1], [6, 7, 8]]
 

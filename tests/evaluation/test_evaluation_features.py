@@ -15,7 +15,7 @@ from rayfed_ssl.base.seeding import generator, numpy_generator, seed_of
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation import cluster, rank
-from rayfed_ssl.evaluation.angles import AnglesConfig, compare, look, mean_angle
+from rayfed_ssl.evaluation.angles import AnglesConfig, compare, features_of, mean_angle
 from rayfed_ssl.evaluation.cluster import ClusterConfig
 from rayfed_ssl.evaluation.metrics import accuracy, balanced_accuracy, macro_auc
 from rayfed_ssl.evaluation.rank import RankConfig, alignment, rankme, spectrum, uniformity
@@ -115,8 +115,8 @@ def test_angles_between_encoders() -> None:
     encoders = {name: small_encoder(seed=seed) for name, seed in (("x", 1), ("y", 2), ("z", 1))}
     pixels, _ = images(50, 0)
     config = AnglesConfig(images=20)
-    looks = {name: look(encoder, pixels, config, 5) for name, encoder in encoders.items()}
-    values = compare(looks, config)
+    compared = {name: features_of(encoder, pixels, config, 5) for name, encoder in encoders.items()}
+    values = compare(compared, config)
     assert list(values) == ["features/angle", "features/angle/x y", "features/angle/x z", "features/angle/y z"]
     assert values["features/angle/x z"] == pytest.approx(0.0, abs=1e-4)
     rows = numpy_generator(5, "evaluation", "angles").permutation(50)[:20]
@@ -127,8 +127,8 @@ def test_angles_between_encoders() -> None:
     assert values["features/angle"] == pytest.approx(
         np.mean([values[f"features/angle/{p}"] for p in ("x y", "x z", "y z")])
     )
-    assert compare({"x": looks["x"]}, config) == {}
-    other = compare({**looks, "of 2 dimensions": looks["x"][:, :2]}, config)
+    assert compare({"x": compared["x"]}, config) == {}
+    other = compare({**compared, "of 2 dimensions": compared["x"][:, :2]}, config)
     assert other == values  # pairs of one dimension only
 
 
@@ -145,8 +145,10 @@ def test_angles_look_at_every_class_of_images_sorted_by_class() -> None:
                 return torch.stack([turned.cos(), turned.sin()], 1)
 
         encoder = replace(small_encoder(), module=Rows(), dim=2)
-        angles.append(look(encoder, pixels, config, 0))
-        assert torch.equal(look(encoder, pixels[:1000], config, 0), encoder.features(pixels[:1000]))  # all, in order
+        angles.append(features_of(encoder, pixels, config, 0))
+        assert torch.equal(
+            features_of(encoder, pixels[:1000], config, 0), encoder.features(pixels[:1000])
+        )  # all, in order
     found = compare({"a": angles[0], "b": angles[1]}, config)["features/angle"]
     assert found == pytest.approx(90 / 4, abs=4)  # three standard deviations of a share of a quarter in 1000 images
 

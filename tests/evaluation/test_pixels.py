@@ -16,8 +16,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Material, Protocol, Split, pixels
-from rayfed_ssl.federated.bench import Workbench, train_rows
+from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.measured_rows import train_rows
 from rayfed_ssl.simulation.reevaluation import added
 from tests.evaluation.test_evaluation_knn import loop_accuracy
 from tests.tiny import run_locally, tiny

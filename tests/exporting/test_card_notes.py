@@ -39,6 +39,7 @@ from rayfed_ssl.methods.fedfoa import ServerHalf as FedFoA
 from rayfed_ssl.methods.fedprox import Server as FedProx
 from rayfed_ssl.methods.fedsc import Server as FedSC
 from rayfed_ssl.methods.ldawa import Server as LDAWA
+from rayfed_ssl.methods.parts.privacy import Mechanism
 from rayfed_ssl.simulation.checks import image_notes, one_owner, split_groups
 from tests.data.files import pictures, put
 from tests.tiny import run_locally, tiny
@@ -120,7 +121,8 @@ def of_methods() -> tuple[Note, ...]:
     config = SimpleNamespace(train=SimpleNamespace(rounds=3), method=own)
     alone: Any = SimpleNamespace(
         config=own, method=own, setup=SimpleNamespace(config=config, clients=[0]), sharing=[1],
-        fit_batches=lambda client: SimpleNamespace(steps=1), calibration=lambda client: (1.0, 5.0, 20),
+        fit_batches=lambda client: SimpleNamespace(steps=1),
+        mechanism=lambda client, releases: Mechanism(1.0, 5.0, 20, releases),
     )  # fmt: skip
     runs: Any = SimpleNamespace(config=config, method=own)
     return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.notes(runs), FedSC.notes(alone)[0]])

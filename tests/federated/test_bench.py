@@ -7,8 +7,9 @@ import torch
 
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.federated.bench import Initial, Workbench
+from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from tests.evaluation.materials import fewshot_accuracy, knn_accuracy
 from tests.tiny import tiny
 

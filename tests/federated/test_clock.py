@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.clock import Clock, RoundVoid, exchange_end
+from rayfed_ssl.federated.clock import Clock, exchange_end
+from rayfed_ssl.federated.messages import RoundVoid
 from rayfed_ssl.federated.workload import Workload
 from tests.tiny import tiny
 

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_ssl.federated.clock import RoundVoid
-from rayfed_ssl.federated.messages import SERVER, ClientError
+from rayfed_ssl.federated.messages import SERVER, ClientError, RoundVoid, Start
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.timing import make_clock
@@ -162,6 +161,16 @@ def test_after_a_void_round_clients_do_by_themselves_what_no_exchange_predicted(
     cohort.conclude("rest", (0, 1, 2))
     assert done == [0, 1, 2]
     assert clock.now == now
+
+
+def test_replies_that_are_taken_later_and_fail_end_their_exchange() -> None:
+    config = config_of("fedsimclr", system={"seconds_per_image": 0.01})
+    server, cohort = started(config)
+    cohort.attach({}, make_clock(config, cohort.federation, server, {}))
+    cohort.begin_round(1, (0, 1))
+    with pytest.raises(ClientError, match="client 0 failed"):
+        list(cohort.take_up("train", {0: Start(1), 1: Start(1)}, lambda client: {"weights": None}))
+    assert cohort.exchange is None
 
 
 def test_replies_that_nobody_reads_are_an_error_at_the_rounds_end() -> None:

@@ -104,7 +104,9 @@ def test_a_runs_partition_is_taken_over_with_its_public_images(tmp_path):
     first = dealt(tmp_path, seed=1, **public)
     labels = first.dataset.train.labels
     indices = first.public_indices
-    write_partition(tmp_path, dict(enumerate(first.shards)), labels, indices, labels[indices])
+    write_partition(
+        tmp_path, dict(enumerate(first.shards)), labels=labels, public=indices, public_labels=labels[indices]
+    )
     path = str(tmp_path / "partition.parquet")
     second = dealt(tmp_path, seed=2, data__partition={"name": "file", "path": path}, **public)
     assert held(second) == held(first)
@@ -245,7 +247,14 @@ def test_every_method_on_public_images_refuses_to_do_without(method: str) -> Non
 def written(folder: Path, federation: Federation) -> str:
     labels, indices = federation.dataset.train.labels, federation.public_indices
     origin, public_labels = federation.origin, None if indices is None else labels[indices]
-    write_partition(folder, dict(enumerate(federation.shards)), labels, indices, public_labels, origin=origin)
+    write_partition(
+        folder,
+        dict(enumerate(federation.shards)),
+        labels=labels,
+        public=indices,
+        public_labels=public_labels,
+        origin=origin,
+    )
     return str(folder / "partition.parquet")
 
 

@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load
-from rayfed_ssl.federated import bench
-from rayfed_ssl.federated.bench import Initial, Workbench
+from rayfed_ssl.federated import initial as initial_values
+from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.models import build_network, load_exported
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.settings.files import dumped
@@ -177,7 +178,7 @@ def test_no_networks_are_built_for_each_client(method: str, tmp_path: Path, monk
         made.append(encoder)
         return build_network(encoder, *args, **options)
 
-    monkeypatch.setattr(bench, "build_network", counted)
+    monkeypatch.setattr(initial_values, "build_network", counted)
     built = []
     for count in (4, 12):
         made.clear()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.federated.messages import keep
+from rayfed_ssl.federated.messages import copy_views
 
 MESSAGE = np.arange(64, dtype=np.float32)
 
@@ -21,7 +21,7 @@ def test_what_is_kept_holds_no_message_and_has_the_same_bits() -> None:
         "weights": Weights("layout", MESSAGE[16:], 40),
     }
     bank, listed = state["bank"], state["listed"]
-    keep(state)
+    copy_views(state)
     kept = [bank[3], listed[0], listed[1][0], state["weights"].vector]
     assert not any(np.shares_memory(array, MESSAGE) for array in kept)
     assert state["bank"] is bank  # in place: whoever holds the bank holds what is in it
@@ -37,12 +37,12 @@ def test_what_is_the_servers_own_stays_and_what_stands_twice_is_copied_once() ->
     own, view, weights = np.ones(3), MESSAGE[:2], Weights("layout", MESSAGE[2:], 3)
     server: dict[str, Any] = {"own": own, "views": {0: view, 1: view}, "models": [weights, weights]}
     plugin: dict[str, Any] = {"view": view}
-    keep(server, plugin)
+    copy_views(server, plugin)
     assert server["own"] is own
     assert server["views"][0] is server["views"][1] is plugin["view"]
     assert server["models"][0] is server["models"][1]
     again = dict(server["views"])
-    keep(server)
+    copy_views(server)
     assert server["views"][0] is again[0]
 
 
@@ -50,7 +50,7 @@ def test_what_was_read_only_stays_so() -> None:
     frozen = MESSAGE[:4]
     frozen.flags.writeable = False
     state = {"frozen": frozen, "free": MESSAGE[4:8]}
-    keep(state)
+    copy_views(state)
     with pytest.raises(ValueError, match="read-only"):
         state["frozen"][0] = 1
     state["free"][0] = -1

@@ -12,14 +12,14 @@ import torch
 from safetensors.numpy import load
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.server_steps import moved, optimised_round
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings.files import ConfigError
-from rayfed_ssl.settings.system import Adagrad, Adam, Momentum, Yogi
+from rayfed_ssl.settings.system import FedAdagrad, FedAdam, FedYogi, Momentum
 from rayfed_ssl.simulation.local import LocalCohort
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -27,7 +27,7 @@ DELTAS = np.random.default_rng(0).normal(scale=0.02, size=(4, 5))  # pseudo-grad
 FAST: dict[str, Any] = {"data__limit": 120, "train__local_steps": 2, "evaluation__protocols": []}
 
 
-def steps_of(config: Momentum | Adagrad | Adam | Yogi, deltas: np.ndarray) -> np.ndarray:
+def steps_of(config: Momentum | FedAdagrad | FedAdam | FedYogi, deltas: np.ndarray) -> np.ndarray:
     state: dict[str, np.ndarray] = {}
     found = []
     for delta in deltas:
@@ -36,17 +36,17 @@ def steps_of(config: Momentum | Adagrad | Adam | Yogi, deltas: np.ndarray) -> np
     return np.array(found)
 
 
-@pytest.mark.parametrize("kind", [Adagrad, Adam, Yogi])
-def test_adaptive_steps_are_algorithm_2_parameter_by_parameter(kind: type[Adagrad | Adam | Yogi]) -> None:
+@pytest.mark.parametrize("kind", [FedAdagrad, FedAdam, FedYogi])
+def test_adaptive_steps_are_algorithm_2_parameter_by_parameter(kind: type[FedAdagrad | FedAdam | FedYogi]) -> None:
     config = kind(lr=0.3, beta_1=0.8, beta_2=0.95, tau=0.01)
     found = steps_of(config, DELTAS)
     for i in range(DELTAS.shape[1]):
         m, v = 0.0, 0.01**2
         for t, delta in enumerate(DELTAS[:, i]):
             m = 0.8 * m + 0.2 * delta
-            if kind is Adagrad:
+            if kind is FedAdagrad:
                 v = v + delta**2
-            elif kind is Adam:
+            elif kind is FedAdam:
                 v = 0.95 * v + 0.05 * delta**2
             else:
                 v = v - 0.05 * delta**2 * math.copysign(1, v - delta**2)
@@ -55,7 +55,7 @@ def test_adaptive_steps_are_algorithm_2_parameter_by_parameter(kind: type[Adagra
 
 def test_the_three_differ_and_yogi_forgets_slower_than_adam() -> None:
     quiet = np.concatenate([np.full((1, 1), 1.0), np.full((3, 1), 1e-3)])
-    adagrad, adam, yogi = (steps_of(kind(beta_1=0), quiet)[-1, 0] for kind in (Adagrad, Adam, Yogi))
+    adagrad, adam, yogi = (steps_of(kind(beta_1=0), quiet)[-1, 0] for kind in (FedAdagrad, FedAdam, FedYogi))
     assert adagrad < yogi < adam  # sqrt(v): 1; sqrt(0.01 - ..); sqrt(0.01 * 0.99^3)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.server import MethodServer

@@ -12,8 +12,8 @@ import torch
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.setup import Setup

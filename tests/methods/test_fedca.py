@@ -16,8 +16,8 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, OperationResult, State
 from rayfed_ssl.federated.setup import Setup

@@ -19,8 +19,8 @@ from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.images import Dataset, Images
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.setup import Setup

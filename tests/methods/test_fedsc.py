@@ -25,8 +25,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.messages import Mean, Reply
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods.fedsc import Config, Server, alpha_of, weighted_sum, without
@@ -430,7 +430,7 @@ def test_epsilon_is_what_each_client_released(tmp_path: Path) -> None:
     federation, spent = deal(config), whole["privacy"]
     assert sorted(spent["releases"].values()) == [1, 1, 2, 2]  # round 2 asks everybody, round 3 two of four
     for client, releases in spent["releases"].items():
-        record = privacy.spent(4.0, 0.05, int(federation.sizes[client]), releases, 1e-3)
+        record = privacy.spent(privacy.Mechanism(4.0, 0.05, int(federation.sizes[client]), releases), 1e-3)
         assert spent["epsilon"][client] == record.epsilon == whole["epsilon"][str(client)]
         assert spent["epsilon_closed_form"][client] == record.epsilon_closed_form >= record.epsilon > 0
         assert spent["rho"][client] == pytest.approx(releases * (4 / 0.05 / federation.sizes[client]) ** 2)

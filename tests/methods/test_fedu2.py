@@ -12,8 +12,8 @@ from scipy.optimize import minimize
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS

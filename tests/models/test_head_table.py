@@ -16,8 +16,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import layout_of, pack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import HEADS, HeadConfig, HeadInputs, ModelConfig, Network, build_network
 from rayfed_ssl.models.decoder import Decoder

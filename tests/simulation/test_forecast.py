@@ -14,9 +14,9 @@ import torch
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
 from rayfed_ssl.config import load
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
@@ -30,7 +30,7 @@ from rayfed_ssl.simulation.forecast import (
     forecast,
     step_seconds,
 )
-from rayfed_ssl.simulation.memory import Place
+from rayfed_ssl.simulation.memory import Room
 from tests.data.files import put, tree_of
 from tests.tiny import UNPREDICTED, measured, run_locally, tiny
 
@@ -86,9 +86,9 @@ def test_a_batch_that_cannot_fit_is_refused_by_its_shapes() -> None:
         r"train\.batch_size: found 16; a local step of resnet50 on 16 images of 1024 px keeps .* has 20 GB: room for 0"
     )
     with pytest.raises(UserError, match=line) as caught:
-        check_steps_fit(config, federation, Place("memory", 20e9))
+        check_steps_fit(config, federation, Room("memory", 20e9))
     assert "\n" not in str(caught.value)
-    assert check_steps_fit(tiny("fedsimclr"), deal(tiny("fedsimclr")), Place("memory", 20e9)) == []
+    assert check_steps_fit(tiny("fedsimclr"), deal(tiny("fedsimclr")), Room("memory", 20e9)) == []
 
 
 @pytest.mark.parametrize("encoder", ["small_cnn_bn", "resnet18", "small_cnn", "fedlinked_cnn"])
@@ -116,14 +116,14 @@ def test_what_shapes_say_is_kept_is_what_a_step_keeps(encoder: str) -> None:
 def test_of_attention_shapes_do_not_tell() -> None:
     pytest.importorskip("timm")
     config = tiny("fedsimclr", clients__encoders="timm/test_vit", data__image_size=32, model__width=1.0)
-    (note,) = check_steps_fit(config, deal(config), Place("memory", 1.0))
+    (note,) = check_steps_fit(config, deal(config), Room("memory", 1.0))
     assert note.startswith("the memory of a step of timm/test_vit is not known beforehand: its attention")
 
 
 def test_a_step_of_an_encoder_that_wants_values_is_not_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Network, "represent", lambda self, images: torch.from_numpy(images.numpy()))
     config = tiny("fedsimclr")
-    (note,) = check_steps_fit(config, deal(config), Place("memory", 1.0))
+    (note,) = check_steps_fit(config, deal(config), Room("memory", 1.0))
     assert note.startswith("the memory of a step of small_cnn_bn is not known beforehand (")
 
 

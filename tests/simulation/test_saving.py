@@ -84,9 +84,9 @@ def test_a_checkpoint_of_an_earlier_version_has_the_images_themselves() -> None:
     public, model = deal(tiny("flesd")).public, np.zeros(3)
     assert public is not None
     given = {"public": public.pixels.view(), "model": model, "part": public.pixels[1:], "copy": public.pixels.copy()}
-    named = saving.kept(given, public)
+    named = saving.without_public_images(given, public)
     assert named["public"] == saving.PUBLIC
     assert all(named[name] is given[name] for name in ("model", "part", "copy"))
     assert saving.published_again(named, public) == {**given, "public": public.pixels}
     assert saving.published_again(given, public) == given
-    assert saving.kept({"model": model}, None) == {"model": model}
+    assert saving.without_public_images({"model": model}, None) == {"model": model}

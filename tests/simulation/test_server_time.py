@@ -11,9 +11,9 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build, load
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.clock import Clock
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import feddf, fedmkd

@@ -14,9 +14,9 @@ from PIL import Image
 from rayfed_ssl import evaluation
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import PROTOCOLS
-from rayfed_ssl.federated.bench import Initial
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation import reevaluation

@@ -87,17 +87,17 @@ def fit_centroids(
     return c.detach()
 
 
-class Spread(NamedTuple):
+class ClusterSpread(NamedTuple):
     """How local centroids are spread over the global ones."""
 
     clusters: float  # exp of the entropy of the global centroids' shares: from 1, all at one, to G, evenly spread
     cosine: float  # of a local centroid and its nearest global one, the mean
 
 
-def spread(x: np.ndarray, centroids: np.ndarray) -> Spread:
+def spread(x: np.ndarray, centroids: np.ndarray) -> ClusterSpread:
     """The spread of local centroids x (N, D), each belonging to the nearest of ``centroids`` (G, D) by cosine."""
     units, globals_ = (rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12) for rows in (x, centroids))
     cosines = units.astype(np.float64) @ globals_.astype(np.float64).T
     shares = np.bincount(cosines.argmax(axis=1)) / len(x)
     shares = shares[shares > 0]
-    return Spread(float(np.exp(-(shares * np.log(shares)).sum())), float(cosines.max(axis=1).mean()))
+    return ClusterSpread(float(np.exp(-(shares * np.log(shares)).sum())), float(cosines.max(axis=1).mean()))

@@ -14,6 +14,7 @@ from torch import nn
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, named
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.method import ClientFootprint, unlabelled
 from rayfed_ssl.methods import fedavg
@@ -94,7 +95,7 @@ class Config(fedavg.Config):
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
-class DivergentClient(fedavg.Client[AnyConfig]):
+class DivergentClient(EncoderClient[AnyConfig]):
     """A client that keeps its model of the round it last trained in, and knows how far that is from another.
 
     ``easyfl``: :func:`layer_divergence` of the encoder's convolutions from before to after that training.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -56,6 +56,15 @@ class PrivacyConfig(Block):
         return sigma_for(self.epsilon, mu, n, releases, self.delta)
 
 
+class Mechanism(NamedTuple):
+    """What the Renyi curve of a client's noisy matrices depends on."""
+
+    mu: float  # the bound on the squared norm of an embedding
+    sigma: float  # of the noise on each entry
+    images: int  # of the client, n
+    releases: int  # of matrices
+
+
 def sensitivity(mu: float, n: int) -> float:
     """Frobenius sensitivity of R_j when one image is replaced: sqrt(2) mu / n.
 
@@ -67,27 +76,27 @@ def sensitivity(mu: float, n: int) -> float:
     return math.sqrt(2) * mu / n
 
 
-def rho(mu: float, sigma: float, n: int, releases: int) -> float:
-    """Slope of the Renyi curve after ``releases`` releases: T Delta^2 / (2 sigma^2) = T mu^2 / (sigma n)^2.
+def rho(m: Mechanism) -> float:
+    """Slope of the Renyi curve after T releases: T Delta^2 / (2 sigma^2) = T mu^2 / (sigma n)^2.
 
     At order a > 1 the curve is a rho (Gaussian mechanism, Mironov 2017, Corollary 3).
     """
-    _check(sigma=sigma, releases=releases)
-    return releases * sensitivity(mu, n) ** 2 / (2 * sigma**2)
+    _check(sigma=m.sigma, releases=m.releases)
+    return m.releases * sensitivity(m.mu, m.images) ** 2 / (2 * m.sigma**2)
 
 
-def epsilon_closed_form(mu: float, sigma: float, n: int, releases: int, delta: float) -> float:
+def epsilon_closed_form(m: Mechanism, delta: float) -> float:
     """The paper's epsilon: min over a of a rho + log(1/delta)/(a-1) = rho + 2 sqrt(rho log(1/delta)).
 
     Raises:
         UserError: if mu, sigma or delta is out of range.
     """
     _check(delta=delta)
-    slope = rho(mu, sigma, n, releases)
+    slope = rho(m)
     return slope + 2 * math.sqrt(slope * math.log(1 / delta))
 
 
-def epsilon_tight(mu: float, sigma: float, n: int, releases: int, delta: float) -> float:
+def epsilon_tight(m: Mechanism, delta: float) -> float:
     """The epsilon of dp-accounting's ``RdpAccountant``, never above the closed form.
 
     The same Renyi curve with the improved conversion of Canonne, Kamath and Steinke (2020, Proposition 12):
@@ -100,14 +109,14 @@ def epsilon_tight(mu: float, sigma: float, n: int, releases: int, delta: float) 
     Raises:
         UserError: if mu, sigma or delta is out of range, or dp-accounting is not installed.
     """
-    closed = epsilon_closed_form(mu, sigma, n, releases, delta)
-    slope = rho(mu, sigma, n, releases)
+    closed = epsilon_closed_form(m, delta)
+    slope = rho(m)
     if slope == 0:
         return 0.0
     accounting = _dp_accounting()
     orders = [*ORDERS, 1 + math.sqrt(math.log(1 / delta) / slope)]
     accountant = accounting.rdp.RdpAccountant(orders, accounting.NeighboringRelation.REPLACE_ONE)
-    accountant.compose(accounting.GaussianDpEvent(sigma / sensitivity(mu, n)), releases)
+    accountant.compose(accounting.GaussianDpEvent(m.sigma / sensitivity(m.mu, m.images)), m.releases)
     return min(closed, float(accountant.get_epsilon(delta)))
 
 
@@ -149,17 +158,17 @@ class Spent:
     not_covered: str = "weights theta_j and the running statistics of BatchNorm"
 
 
-def spent(mu: float, sigma: float, n: int, releases: int, delta: float) -> Spent:
-    """What a client of ``n`` images has spent after ``releases`` noisy matrices.
+def spent(m: Mechanism, delta: float) -> Spent:
+    """What a client has spent with its noisy matrices.
 
     Raises:
         UserError: as ``epsilon_tight``.
     """
     return Spent(
-        epsilon=epsilon_tight(mu, sigma, n, releases, delta),
-        epsilon_closed_form=epsilon_closed_form(mu, sigma, n, releases, delta),
+        epsilon=epsilon_tight(m, delta),
+        epsilon_closed_form=epsilon_closed_form(m, delta),
         delta=delta,
-        releases=releases,
+        releases=m.releases,
     )
 
 
