@@ -77,9 +77,8 @@ class EncoderClient(Generic[Config]):
         self.metrics: dict[str, float] = {}
         self._memory: Memory | None = None
         self._fitted: set[str] = set()  # the purposes of this operation's fits
-        self.visit = 0  # what a half draws as it is made has the address of a first visit
-        self.plugins: Mapping[str, Attached] = {name: half(self) for name, half in halves.items()}
         self.visit = visit
+        self.plugins: Mapping[str, Attached] = {name: half(self) for name, half in halves.items()}
 
     @property
     def method(self) -> Config:

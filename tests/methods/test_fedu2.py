@@ -58,6 +58,17 @@ def test_all_parts_off_is_fedavg_bit_for_bit() -> None:
     np.testing.assert_array_equal(zero, trained(tiny("fedavg", **FAST))[0])
 
 
+def test_a_client_that_is_asked_again_in_a_round_draws_other_directions() -> None:
+    """As under FedBuff, where it may start twice from one version of the model."""
+    config = tiny("fedavg", plugins=[{"name": "fur"}], **FAST)
+    worker = Worker(config, deal(config))
+    drawn = []
+    for visit in (0, 1, 0):
+        half: Any = worker.client(METHODS["fedavg"].client, 0, 1, "train", {}, visit).plugins["fur"]
+        drawn.append(torch.rand(8, generator=half.draws).tolist())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 @pytest.mark.parametrize(
     ("lr", "relative", "wanted"),
     [
