@@ -29,7 +29,7 @@ from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import check_finite, check_replied
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.listing import runs_in
-from tests.tiny import encoders, measured, run_locally, tiny
+from tests.tiny import encoders, mean_that_fails, measured, run_locally, tiny
 
 DROPPED = "system/dropped_clients"
 ASKING = sorted(set(METHODS) - {"centralized", "local"})  # which have one client, or clients that send nothing
@@ -108,16 +108,9 @@ def test_weights_that_no_client_sends_are_looked_at_too(tmp_path: Path) -> None:
 def test_what_ends_a_run_under_way_stands_in_its_folder_until_it_goes_on(
     raised: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = LocalCohort.mean
-
-    def fails(self: LocalCohort, *given: Any, **named: Any) -> Any:
-        if self.round == 2:
-            raise raised
-        return whole(self, *given, **named)
-
     config = tiny("fedbyol", checkpoint__every=1)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalCohort, "mean", fails)
+        patch.setattr(LocalCohort, "mean", mean_that_fails(2, raised))
         with pytest.raises(type(raised)):
             run_locally(config, tmp_path / "run")
     written = (tmp_path / "run/error.txt").read_text()

@@ -25,7 +25,7 @@ from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.fetch import at_hand
 from rayfed_ssl.storage.mirror import Mirror, has_credentials, mirrored, place, wanted
-from tests.tiny import booked, encoders, measured, run_locally, tiny
+from tests.tiny import booked, encoders, mean_that_fails, measured, run_locally, tiny
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +112,9 @@ def test_why_a_run_failed_is_said_there_until_it_goes_on(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: int
 ) -> None:
     """Where it failed before its first checkpoint, too: what is there is a run that can be resumed."""
-    whole = LocalCohort.mean
-
-    def fails(self: LocalCohort, *given: object, **named: object) -> object:
-        if self.round == failed:
-            raise ClientError(2, self.round, "train", "here", "no such file")
-        return whole(self, *given, **named)  # type: ignore[arg-type]
-
+    error = ClientError(2, failed, "train", "here", "no such file")
     with monkeypatch.context() as patch:
-        patch.setattr(LocalCohort, "mean", fails)
+        patch.setattr(LocalCohort, "mean", mean_that_fails(failed, error))
         with pytest.raises(ClientError):
             carried_out(uri)
     there = files(uri)
@@ -133,19 +127,9 @@ def test_why_a_run_failed_is_said_there_until_it_goes_on(
     assert "error.txt" not in files(uri)
 
 
-def fails_in_round_two(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fails(self: LocalCohort, *given: object, **named: object) -> object:
-        if self.round == 2:
-            raise error
-        return whole(self, *given, **named)  # type: ignore[arg-type]
-
-    whole = LocalCohort.mean
-    monkeypatch.setattr(LocalCohort, "mean", fails)
-
-
 @pytest.mark.parametrize("every", [1, 3])
 def test_what_the_server_raises_is_said_there_too(uri: str, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
-    fails_in_round_two(monkeypatch, KeyError("no such field"))
+    monkeypatch.setattr(LocalCohort, "mean", mean_that_fails(2, KeyError("no such field")))
     with pytest.raises(KeyError):
         carried_out(uri, every=every)
     there = files(uri)
@@ -166,7 +150,8 @@ def test_the_folder_of_a_failed_run_stays_where_the_uri_cannot_be_reached(
         whole(self, path)
 
     monkeypatch.setattr(Mirror, "_copy", refused)
-    fails_in_round_two(monkeypatch, ClientError(2, 2, "train", "here", "no such file"))
+    error = ClientError(2, 2, "train", "here", "no such file")
+    monkeypatch.setattr(LocalCohort, "mean", mean_that_fails(2, error))
     uri = f"file://{tmp_path}/run"
     with pytest.raises(ClientError, match="no such file") as failed:
         carried_out(uri, every=every)

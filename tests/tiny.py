@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.testing.tiny import BASE, booked, encoders, measured, run_locally, tiny_run
 
-__all__ = ["BASE", "OWN", "TASKS", "UNPREDICTED", "booked", "encoders", "measured", "run_locally", "tiny"]
+__all__ = [
+    "BASE",
+    "OWN",
+    "TASKS",
+    "UNPREDICTED",
+    "booked",
+    "encoders",
+    "mean_that_fails",
+    "measured",
+    "run_locally",
+    "tiny",
+]
 
 TASKS = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]], "data.partition.name": "iid"}
 
@@ -64,6 +79,18 @@ OWN: dict[str, dict[str, object]] = {
     "fedmd": {**PUBLIC, **MIXED, "method.subset": 32, "method.digest_batch": 16, "participation.fraction": 0.75},
     "feddf": {**PUBLIC, **MIXED, "method.steps": 4, "method.batch_size": 16, "participation.fraction": 0.75},
 }
+
+
+def mean_that_fails(round: int, error: Exception) -> Callable[..., Any]:
+    """``LocalCohort.mean``, but for a round in which it raises."""
+    whole: Callable[..., Any] = LocalCohort.mean
+
+    def mean(self: LocalCohort, *given: object, **named: object) -> Any:
+        if self.round == round:
+            raise error
+        return whole(self, *given, **named)
+
+    return mean
 
 
 def tiny(method: str, **changes: object) -> RunConfig:

@@ -24,8 +24,8 @@ def run(
 ) -> Run:
     """Run a federation to its last round, and return what it left.
 
-    A run whose training diverges returns, too, with ``status`` "diverged": ``summary["diverged"]`` says in which round,
-    of whom and why, the records end with the round before, and there is no encoder.
+    A run whose training diverges in a round returns, too, with ``status`` "diverged": ``summary["diverged"]`` says in
+    which round, of whom and why, the records end with the round before, and there is no encoder.
 
     Ctrl-C, or a notebook's stop button, ends it after the round in hand with a checkpoint: the run that is returned has
     ``status`` "stopped", and ``resume()`` continues it. A second Ctrl-C raises KeyboardInterrupt at once.
@@ -42,7 +42,8 @@ def run(
         overrides: keys of the configuration, with ``__`` for dots: ``train__rounds=3``, ``data__limit=500``. A mapping
             is merged key by key: ``train={"rounds": 3, "batch_size": 16}``.
     Raises:
-        UserError: what the caller can mend, one line a mistake; nothing was written. Or the disk is full, or a trace
+        UserError: what the caller can mend, one line a mistake; nothing was written. What a server trains before the
+            first round diverged, which leaves nothing either. Or the disk is full, or a trace
             ends (``system.availability``): rounds may have been recorded then, and ``resume=True`` goes on from them.
         ClientError: a client failed; its own traceback is in the text.
         KeyboardInterrupt: Ctrl-C was pressed a second time.

@@ -59,7 +59,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error}); the file is damaged") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}: found {type(found).__name__}; must be a mapping, so the file is damaged")

@@ -17,7 +17,7 @@ from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, un
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import FILE, read_leak
-from rayfed_ssl.records.summary_file import known_summary
+from rayfed_ssl.records.summary_file import known_summary, read_summary
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage import checkpoint
@@ -57,8 +57,8 @@ def leak(
         changes: ``data.path=..`` where the run's images have moved, and the like for its other files.
         trust_imports: whether to run code that the run folder brings along.
     Raises:
-        UserError: no run there, another change, images that are not the run's, no such round or client, a round in
-            which nobody or a client who took no part, no images held out, a damaged ``leak.json``.
+        UserError: no run there, another change, images that are not the run's, a round that is not finished, no such
+            client, a round in which nobody or a client who took no part, no images held out, damaged records.
     """
     of_run(run)
     _earlier(run)  # what cannot be read is said before anything is repeated
@@ -151,9 +151,10 @@ def _finished_round(run: Path, wanted: int | None) -> int:
     """The round that is wanted, or the last one, of those that the run has finished, as its summary or its newest
     checkpoint says. Raises UserError for another.
     """
-    done = known_summary(run).get("rounds")
-    if not isinstance(done, int):
+    if (summary := read_summary(run)) is None:
         done = max((t for t, _ in checkpoint.complete(run / "checkpoints")), default=0)
+    else:
+        done = summary["rounds"] if isinstance(summary.get("rounds"), int) else 0
     if done < 1:
         raise UserError(f"{run}: found no finished round, so no message to audit")
     if wanted is not None and not 1 <= wanted <= done:

@@ -7,6 +7,9 @@ over m anchors, p^i_j = M_ij / sum_u M_iu and q^i_j = softmax_j(<anchor_j, query
 a FIFO queue of keys of a momentum encoder (eq. 10), with their positions in the public set. The student is the new
 global model. No N x N matrix exists anywhere: a batch's rows and columns of M are formed from the R_k.
 
+Differs: clients train with the run's SimCLR objective, NT-Xent by default; eq. 3 is InfoNCE from view 1 to view 2
+(``objective.directional``), which ``configs/flesd_cifar10.yaml`` sets.
+
 Clients whose architecture is not the student's train their own models on from round to round, and get nothing back.
 ``flesd_cc`` is FLESD with one round.
 

@@ -12,6 +12,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RESULT_NEUTRAL
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Row
 from rayfed_ssl.records.one_run import OneRun, read_run
+from rayfed_ssl.records.summary_file import SUMMARY
 from rayfed_ssl.settings.files import TAGGED, flat
 
 ALIKE = (*RESULT_NEUTRAL, "seed", "profile", "imports")  # what the runs of one row may differ in
@@ -27,8 +28,8 @@ def of_variants(variants: Mapping[str, Sequence[Path]], left_out: Mapping[str, s
     """
     rows = []
     for name, folders in variants.items():
-        ended = [read_run(folder) for folder in folders if (folder / "summary.json").is_file()]
-        without = {folder.name: "not finished" for folder in folders if not (folder / "summary.json").is_file()}
+        ended = [read_run(folder) for folder in folders if (folder / SUMMARY).is_file()]
+        without = {folder.name: "not finished" for folder in folders if not (folder / SUMMARY).is_file()}
         rows.append(_row(name, ended, without))
     return _compared(rows, left_out or {})
 

@@ -19,6 +19,7 @@ from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.summary import History, history, summarise, virtual_seconds
+from rayfed_ssl.records.summary_file import SUMMARY, read_summary
 from rayfed_ssl.records.tables import COMMUNICATION, METRICS, bytes_until, communication_parts, metrics_parts
 from rayfed_ssl.settings import files as configfile
 
@@ -158,12 +159,10 @@ def read(path: Path) -> RunFolder:
     bookings = _tried(lambda: communication_parts(path).read(), COMMUNICATION.empty_table(), notes)
     bookings = bookings.unify_dictionaries()
     partition = _tried(lambda: _partition(path), None, notes)
-    status = UNKNOWN if (path / "summary.json").is_file() else UNFINISHED
-    if status == UNKNOWN:
-        summary = _tried(lambda: _json(path / "summary.json"), nothing, notes)
-    else:
-        summary = {}
-        notes.append("There is no summary.json: the run has not ended. Shown is what its last commit holds.")
+    status = UNKNOWN if (path / SUMMARY).is_file() else UNFINISHED
+    summary = _tried(lambda: read_summary(path) or nothing, nothing, notes)
+    if status == UNFINISHED:
+        notes.append(f"There is no {SUMMARY}: the run has not ended. Shown is what its last commit holds.")
     if not summary and metrics.num_rows:
         summary = _tried(lambda: _provisional(path, config, metrics, partition, status), nothing, notes)
     evaluation = _tried(lambda: _json(path / "evaluation.json"), nothing, notes, quietly=True)

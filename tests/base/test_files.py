@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.base.files import replace_file, write_json
+from rayfed_ssl.base.files import read_json, replace_file, write_json
+from rayfed_ssl.base.schema import UserError
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
@@ -52,3 +53,22 @@ def test_a_shared_file_is_each_processs_own_until_it_is_whole(
     assert path.read_text() == "mine"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
     assert named == ["x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"summary\.json: cannot be read \(Is a directory\)$"),
+        ('{"a": ', r"summary\.json: cannot be read \(.*\); the file is damaged$"),
+        ("[1]", r"summary\.json: found list; must be a mapping, so the file is damaged$"),
+    ],
+)
+def test_json_that_cannot_be_read_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "summary.json"
+    assert read_json(path) is None
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_json(path)

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +118,8 @@ def test_rows_of_nobody_are_nobodys_where_a_table_has_no_splits(tmp_path, column
     assert [mine.tolist() for mine in found.lists][-2:] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
     assert (found.public.tolist(), found.nobodys) == ([], 2)
     assert [len(mine) for mine in found.lists[:-2]] == ([0] if column[0] == 1 else [])
-    notes = FromFile(path=path).notes(SimpleNamespace(labels=LABELS), np.arange(12), [np.arange(1)] * len(found.lists))  # type: ignore[arg-type]
+    images: Any = SimpleNamespace(labels=LABELS)
+    notes = FromFile(path=path).notes(images, np.arange(12), [np.arange(1)] * len(found.lists))
     assert list(texts(notes)) == [
         "data.partition.path: 2 of 12 training images are nobody's: the file gives them no client"
     ]
