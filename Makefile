@@ -9,7 +9,7 @@ READY := .venv/.installed
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # else every process that a test starts compiles the library again
 
-.PHONY: help bench demo test test-cluster mutants docs lint types
+.PHONY: help bench demo test test-cluster test-gpu mutants docs lint types
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,10 +31,13 @@ demo: $(READY)  ## Run configs/demo.yaml: it prints the accuracy and where to lo
 	@echo "commands      . $(BIN)/activate puts rayfed-ssl and tensorboard on the path"
 
 test: lint types  ## Lint, types, and every test that needs no cluster of its own
-	$(BIN)/python -m pytest -m 'not cluster' --timeout 300 -n 2 --dist loadscope --durations 10
+	$(BIN)/python -m pytest -m 'not cluster and not gpu' --timeout 300 -n 2 --dist loadscope --durations 10
 
 test-cluster: $(READY)  ## The tests that start and kill Ray clusters
 	$(BIN)/python -m pytest -m cluster --timeout 900 -n 2 --dist loadscope --durations 10
+
+test-gpu: $(READY)  ## What takes a GPU: the contract of every method on it, and what the CPU computes
+	$(BIN)/python -m pytest -m gpu --timeout 300 -n 4 --dist loadscope --durations 10
 
 mutants: $(READY)  ## Break one line at a time that an equation fixes: which tests notice? (about an hour)
 	nice $(BIN)/python benchmarks/mutants.py --jobs 2

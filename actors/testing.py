@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import ray
 
@@ -9,7 +11,9 @@ from actors.plan import plan, reserve
 from actors.pool import Pool
 from rayfed_ssl.settings.blocks import ResourcesConfig
 
-_pools: dict[int, Pool] = {}
+GPU_SHARE = 0.25  # of an actor: pools of one and of two actors have room on one GPU
+
+_pools: dict[tuple[int, str], Pool] = {}
 
 
 def local_ray(config: pytest.Config) -> None:
@@ -28,14 +32,15 @@ def local_ray(config: pytest.Config) -> None:
     config.add_cleanup(_close)
 
 
-def shared_pool(actors: int, config: pytest.Config) -> Pool:
-    """A pool of that many client actors, opened once per session."""
+def shared_pool(actors: int, config: pytest.Config, device: Literal["auto", "cpu", "cuda"] = "cpu") -> Pool:
+    """A pool of that many client actors, opened once per session; with ``device`` cuda they share a GPU."""
     local_ray(config)
-    if actors not in _pools:
-        wishes = ResourcesConfig(actors=actors, cpus_per_client=0.5, device="cpu")
-        made = plan(wishes, actors, [{"CPU": 2.0}])
-        _pools[actors] = Pool(made, reserve(made, 60.0))
-    return _pools[actors]
+    if (actors, device) not in _pools:
+        share = GPU_SHARE if device == "cuda" else 0.0
+        wishes = ResourcesConfig(actors=actors, cpus_per_client=0.5, gpus_per_client=share, device=device)
+        made = plan(wishes, actors, [{"CPU": 2.0, "GPU": 1.0}])
+        _pools[actors, device] = Pool(made, reserve(made, 60.0))
+    return _pools[actors, device]
 
 
 def close_pools() -> None:

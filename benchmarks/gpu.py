@@ -1,6 +1,6 @@
 """Everything about speed on a GPU, in one call: ceilings, steps, augmentation, evaluation, a round, actors sharing it.
 
-    python benchmarks/gpu.py                             # on a GPU; minutes
+    python benchmarks/gpu.py [--only step round]         # on a GPU; minutes
     python benchmarks/gpu.py --device cpu --small        # all of it on the CPU, small: seconds
 
 JSON lines go to standard output and, with ``--out``, to a file. ``ceiling`` is a copy (GB/s, read and written) and a
@@ -9,7 +9,8 @@ included, and its part of the product's ceiling; ``syncs_per_step`` is how often
 ``graph`` the step is a CUDA graph, and ``same_bits`` says whether it gave the weights of the eager one.
 ``augmentation`` has its part of a SimCLR step. ``round`` compares ten clients' round with the sum of their operations;
 ``actors`` compares 1, 2, 4, 8 actors on one GPU with one process, round by round in turn, and the bits, also under
-NVIDIA's MPS where its daemon can be started; ``cap`` asks an actor for more than its share. Rounds are medians of five.
+NVIDIA's MPS (``mps``) where its daemon can be started; ``cap`` asks an actor for more than its share. Rounds are
+medians of five. ``--only`` names parts, for a machine that is at hand for minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ sys.path[1:1] = [str(HERE), str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from gpu_runs import FULL, SMALL, Federated, Size, settings  # noqa: E402
+from gpu_runs import FULL, SMALL, Federated, Size, settings, several  # noqa: E402
 from machine import described  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
@@ -60,7 +61,9 @@ from rayfed_ssl.federated.results import Subject  # noqa: E402
 from rayfed_ssl.simulation.local import LocalCohort  # noqa: E402
 
 Line = dict[str, Any]
+FEW = 5  # steps in which waits are counted
 MPS_S = 60  # for its daemon to start, or to end
+PARTS = ("ceiling", "step", "augmentation", "round", "actors", "mps")
 METHOD_OF = {"simclr": "fedsimclr", "byol": "fedbyol", "fedfoa": "fedfoa", "fedsc": "fedsc"}
 
 
@@ -155,11 +158,11 @@ def waits_per_step(size: Size, method: str, batch: int) -> float:
         made.round()
         return waits(made.round)
 
-    return (of(2 * size.steps) - of(size.steps)) / size.steps
+    return (of(2 * FEW) - of(FEW)) / FEW
 
 
 def augmentation(size: Size, device: torch.device, steps: dict[int, float]) -> Iterator[Line]:
-    """Two views of a batch; its part of a SimCLR step, whose pairs per second ``steps`` has by batch size."""
+    """Two views of a batch; its part of a SimCLR step, where ``steps`` has the pairs per second of its batch size."""
     config = settings(size, device.type, "fedsimclr", size.batches[0], 1)
     pixels, recipe = (
         torch.tensor(deal(config).dataset.train.pixels).permute(0, 3, 1, 2).to(device),
@@ -168,13 +171,15 @@ def augmentation(size: Size, device: torch.device, steps: dict[int, float]) -> I
     for batch in size.batches:
         rows, draws = torch.arange(batch, device=device) % len(pixels), generator(0, "gpu", device=device)
         taken = seconds(lambda rows=rows, draws=draws: augment(pixels[rows], recipe, draws, views=2), device, 10)
-        line = {"benchmark": "augmentation", "batch": batch, "pairs_per_s": round(batch / taken, 1)}
-        yield {**line, "share_of_step": round(taken * steps[batch] / batch, 4)}
+        line: Line = {"benchmark": "augmentation", "batch": batch, "pairs_per_s": round(batch / taken, 1)}
+        if batch in steps:
+            line["share_of_step"] = round(taken * steps[batch] / batch, 4)
+        yield line
 
 
 def whole_round(size: Size, device: torch.device) -> Iterator[Line]:
     """A round of several clients over the sum of what they did; an evaluation of what came out."""
-    config = settings(size, device.type, "fedsimclr", size.batches[-1], size.clients)
+    config = several(size, device.type)
     made = Federated(config, LocalCohort)
     made.round()
     taken, work = zip(*[(made.round(), made.trained()[1]) for _ in range(size.rounds)], strict=True)
@@ -223,11 +228,8 @@ def mps(folder: str) -> Iterator[str | None]:
             del os.environ[name]
 
 
-def sharing(size: Size, device: torch.device) -> Iterator[Line]:
-    """Rounds on so many actors of one GPU, over one process; and whether all gave the same bits."""
-    yield from on_actors(size, device, False)
-    if device.type != "cuda":
-        return
+def with_mps(size: Size, device: torch.device) -> Iterator[Line]:
+    """:func:`on_actors` under MPS, or why not."""
     with tempfile.TemporaryDirectory(prefix="mps") as folder, mps(folder) as why:
         if why is not None:
             yield {"benchmark": "mps", "started": False, "why": why}
@@ -239,10 +241,10 @@ def sharing(size: Size, device: torch.device) -> Iterator[Line]:
 
 
 def on_actors(size: Size, device: torch.device, mps: bool) -> Iterator[Line]:
-    """:func:`sharing`, with or without MPS around it."""
+    """Rounds on so many actors of one GPU, over one process; and whether all gave the same bits."""
     import ray
 
-    config = settings(size, device.type, "fedsimclr", size.batches[-1], size.clients)
+    config = several(size, device.type)
     gpus = 1.0 if device.type == "cuda" else 0.0
     with tempfile.TemporaryDirectory(prefix="gpu") as folder:
         ray.init(
@@ -296,29 +298,40 @@ def over_cap(share: float) -> Line:
     return {"share": share, "held": False}
 
 
-def lines(size: Size, device: torch.device) -> Iterator[Line]:
-    """All of it."""
+def lines(size: Size, device: torch.device, only: Collection[str] = PARTS) -> Iterator[Line]:
+    """The parts in ``only``, in the order of ``PARTS``."""
     copied, flops = ceilings(size, device)
-    yield {"benchmark": "ceiling", "copy_gb_s": round(copied, 2), "bf16_tflop_s": round(flops / 1e12, 4)}
+    if "ceiling" in only:
+        yield {"benchmark": "ceiling", "copy_gb_s": round(copied, 2), "bf16_tflop_s": round(flops / 1e12, 4)}
     rates: dict[int, float] = {}
-    for line in steps(size, device, flops):
-        if line["objective"] == "simclr":
-            rates[line["batch"]] = line["pairs_per_s"]
-        yield line
-    yield from augmentation(size, device, rates)
-    yield from whole_round(size, device)
-    yield from sharing(size, device)
+    if "step" in only:
+        for line in steps(size, device, flops):
+            if line["objective"] == "simclr":
+                rates[line["batch"]] = line["pairs_per_s"]
+            yield line
+    if "augmentation" in only:
+        yield from augmentation(size, device, rates)
+    if "round" in only:
+        yield from whole_round(size, device)
+    if "actors" in only:
+        yield from on_actors(size, device, False)
+    if "mps" in only and device.type == "cuda":
+        yield from with_mps(size, device)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--actors", nargs="+", type=int, help="how many share the GPU; by default 1 2 4 8")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device, size = resolve_device(options.device), SMALL if options.small else FULL
+    if options.actors:
+        size = replace(size, actors=tuple(options.actors))
     torch.set_num_threads(1)
-    for line in lines(size, device):
+    for line in lines(size, device, options.only):
         text = json.dumps(
             {**line, "size": "small" if options.small else "full", "device": device_name(device), **described()}
         )

@@ -28,7 +28,9 @@ class Size:
     pixels: int
     batches: tuple[int, ...]
     steps: int
-    clients: int
+    clients: int  # of a round,
+    client_batch: int  # each with such batches
+    client_steps: int
     actors: tuple[int, ...]
     copied: int  # bytes
     side: int  # of the matrices
@@ -36,8 +38,8 @@ class Size:
     rounds: int  # of which medians are taken
 
 
-FULL = Size("resnet18", 1.0, 32, (16, 128, 512), 40, 10, (1, 2, 4, 8), 1 << 30, 8192, 1500, 5)
-SMALL = Size("resnet18", 0.125, 16, (8, 16), 10, 4, (1, 2), 1 << 20, 64, 240, 2)
+FULL = Size("resnet18", 1.0, 32, (16, 128, 512), 40, 10, 128, 20, (1, 2, 4, 8), 1 << 30, 8192, 1500, 5)
+SMALL = Size("resnet18", 0.125, 16, (8, 16), 10, 4, 16, 10, (1, 2), 1 << 20, 64, 240, 2)
 
 
 def settings(size: Size, device: str, method: str, batch: int, clients: int, **changes: object) -> RunConfig:
@@ -52,6 +54,12 @@ def settings(size: Size, device: str, method: str, batch: int, clients: int, **c
     if method == "fedfoa":
         dotted |= {"model.calibration": 8, "method.warmup": 1}
     return build({"method": {"name": method}}, dotted | changes, origin="gpu.py")
+
+
+def several(size: Size, device: str) -> RunConfig:
+    """FedSimCLR with the clients of a round."""
+    steps = {"train.local_steps": size.client_steps}
+    return settings(size, device, "fedsimclr", size.client_batch, size.clients, **steps)
 
 
 class Federated:

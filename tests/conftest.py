@@ -50,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # it hands out tests, and runs none
     import torch
 
+    if config.getoption("markexpr") != "gpu":  # what a machine has must not decide what a test compares
+        torch.cuda.is_available = lambda: False
     torch.set_num_threads(1)  # another thread count changes bits
     gc.disable()  # until everything is collected: it would look again and again through what stays
 
@@ -146,6 +148,17 @@ def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", rename)
     return names
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is of a GPU is skipped where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        none = pytest.mark.skip(reason="this process sees no CUDA device; make test-gpu wants one")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(none)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Traffic
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.testing import contract
-from tests.tiny import OWN, UNPREDICTED, tiny
+from tests.tiny import OWN, RESEEDED, UNPREDICTED, tiny
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,12 +25,6 @@ def _pools_end_with_the_module() -> Iterator[None]:
 
     close_pools()
 
-
-# Nothing but dropout reads a global generator; all else has an address of its own.
-RESEEDED = {
-    "feddf": {"distil": "once for each architecture: a network's dropout has nothing to do with another's"},
-    "orchestra": {"fit_global": "twice in the first round: no network is in it"},
-}
 
 for _name in sorted(METHODS):
     globals()[f"Test_{_name}"] = contract(_name, OWN.get(_name), reseeded=RESEEDED.get(_name))

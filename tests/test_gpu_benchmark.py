@@ -36,7 +36,7 @@ def gpu() -> ModuleType:
 
 
 def test_steps_augmentation_a_round_and_evaluation(gpu: ModuleType) -> None:
-    size = replace(gpu.SMALL, batches=(8,), steps=3, clients=2, images=120)
+    size = replace(gpu.SMALL, batches=(8,), steps=3, clients=2, client_steps=3, images=120)
     found = [*gpu.steps(size, CPU, 1e12), *gpu.augmentation(size, CPU, {8: 1e6}), *gpu.whole_round(size, CPU)]
     kinds = [(line["benchmark"], line.get("objective")) for line in found]
     assert kinds == [
@@ -111,8 +111,8 @@ def test_what_fails_under_mps_is_a_line(gpu: ModuleType, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(gpu, "on_actors", on_actors)
     monkeypatch.setattr(gpu, "mps", started)
-    assert [*gpu.sharing(gpu.SMALL, torch.device("cuda"))] == [
-        {"mps": False}, {"mps": True}, {"benchmark": "mps", "started": True, "why": "a client died"},
+    assert [*gpu.with_mps(gpu.SMALL, torch.device("cuda"))] == [
+        {"mps": True}, {"benchmark": "mps", "started": True, "why": "a client died"},
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from rayfed_ssl.testing.tiny import BASE, booked, encoders, measured, run_locall
 __all__ = [
     "BASE",
     "OWN",
+    "RESEEDED",
     "TASKS",
     "UNPREDICTED",
     "booked",
@@ -78,6 +79,12 @@ OWN: dict[str, dict[str, object]] = {
     },
     "fedmd": {**PUBLIC, **MIXED, "method.subset": 32, "method.digest_batch": 16, "participation.fraction": 0.75},
     "feddf": {**PUBLIC, **MIXED, "method.steps": 4, "method.batch_size": 16, "participation.fraction": 0.75},
+}
+
+# Nothing but dropout reads a global generator; all else has an address of its own.
+RESEEDED = {
+    "feddf": {"distil": "once for each architecture: a network's dropout has nothing to do with another's"},
+    "orchestra": {"fit_global": "twice in the first round: no network is in it"},
 }
 
 

@@ -194,6 +194,7 @@ class Material:
     metrics: tuple[Metric, ...] = ("accuracy",)
     frozen: FrozenEncoder | None = None  # None: raw pixels
     own: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)  # client -> the rows of its own test images
+    pixels_on: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where raw pixels are measured
     tally: Tally | None = None  # counts the right answers on one of ``tests``, where somebody wants to know
 
     @property
@@ -205,8 +206,8 @@ class Material:
 
     @property
     def device(self) -> torch.device:
-        """Where the encoder is, and where what is heavy is computed; the CPU for raw pixels."""
-        return torch.device("cpu") if self.frozen is None else self.frozen.device
+        """Where what is heavy is computed: where the encoder is."""
+        return self.pixels_on if self.frozen is None else self.frozen.device
 
     def classified(self, tag: str, answer: Callable[[Split], tuple[Tensor, Tensor]]) -> dict[str, float]:
         """The metrics of a classifier on each of ``tests``, and on each client's own test images.

@@ -21,8 +21,8 @@ from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.evaluation import FrozenEncoder, Material, Protocol, Split, cache
 from rayfed_ssl.evaluation.outcomes import Tally
-from rayfed_ssl.evaluation.pixels import flattened
-from rayfed_ssl.federated.device_images import DeviceImages
+from rayfed_ssl.evaluation.pixels import SIDE, flattened
+from rayfed_ssl.federated.device_images import DeviceImages, cap
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.measured_rows import labels_of, train_rows
@@ -31,6 +31,8 @@ from rayfed_ssl.federated.steps import StepMaker
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.run import RunSettings
+
+PIXELS_SHARE = 0.2  # of the device's memory: protocols make copies, such as normalised ones
 
 
 def resolve_device(wanted: str) -> torch.device:
@@ -209,7 +211,8 @@ class Workbench:
         if not cache.repeatable([row]):
             return measured()
         decided = [settings.model_dump(mode="json"), config.metrics, config.train_images, self.config.seed]
-        return cache.remembered({"subject": ("pixels", name), "images": self._images(), "settings": decided}, measured)
+        key = {"images": self._images(), "settings": decided, "device": device_name(self._device_of_pixels())}
+        return cache.remembered({"subject": ("pixels", name), **key}, measured)
 
     def frozen(self, network: Network) -> FrozenEncoder:
         """The network's encoder, in eval mode from now on."""
@@ -252,7 +255,17 @@ class Workbench:
             config.metrics,
             frozen,
             {} if frozen is None else self._own_tests(client),
+            self._device_of_pixels(),
         )
+
+    def _device_of_pixels(self) -> torch.device:
+        """Where raw pixels are measured: on this device if they take, as float32, at most ``PIXELS_SHARE`` of what this
+        process may have of its memory; else on the CPU.
+        """
+        dataset = self.federation.dataset
+        side, channels = dataset.train.pixels.shape[2:]
+        needed = 4 * (len(dataset.train) + len(dataset.test)) * min(side, SIDE) ** 2 * channels
+        return self.device if needed <= PIXELS_SHARE * cap(self.device) else torch.device("cpu")
 
     def _own_tests(self, client: int | None) -> dict[int, np.ndarray]:
         """The rows of the test images that are this client's own, or of every client that takes part."""

@@ -219,13 +219,15 @@ class Contract:
         from actors.cohort import RayCohort
         from actors.testing import shared_pool
 
+        config = self.config()
         cohorts: list[RayCohort] = []
+        pool = shared_pool(actors, request.config, config.resources.device)
 
         def connect(config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
-            cohorts.append(RayCohort(config, federation, ledger, shared_pool(actors, request.config), keep=True))
+            cohorts.append(RayCohort(config, federation, ledger, pool, keep=True))
             return cohorts[-1]
 
-        loop.run(self.config(resources__device="cpu"), tmp_path / "ray", connect)
+        loop.run(config, tmp_path / "ray", connect)
         assert len({info.pid for info in cohorts[0].infos} - {os.getpid()}) == actors
         assert encoders(tmp_path / "ray") == encoders(undisturbed)
         assert measured(tmp_path / "ray") == measured(undisturbed)
@@ -244,6 +246,7 @@ def contract(
     Args:
         method: its ``method.name``.
         changes: dotted keys of the tiny run that exercise what is the method's own; ``imports`` names its file.
+            ``{"resources.device": "cuda"}`` holds the promises on a GPU, which actors share; they are of the CPU else.
         beside: the folder that ``imports`` is relative to.
         reseeded: operations that begin several times in a round with the same global generators, and why they may.
     """

@@ -31,6 +31,7 @@ BASE: dict[str, Any] = {
     "train": {"rounds": 3, "batch_size": 16, "optimizer": {"lr": 0.05}},
     "evaluation": {"protocols": ["knn"], "batch_size": 64, "fewshot": {"draws": 1}},
     "checkpoint": {"every": 1},
+    "resources": {"device": "cpu"},
     "figures": False,
 }  # fmt: skip
 """160 digits at 8 px, a thin network with BatchNorm, four unequal clients, three rounds."""

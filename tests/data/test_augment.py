@@ -315,7 +315,7 @@ def test_other_types_and_channel_counts_are_refused(wrong: Tensor) -> None:
         A.clean(wrong, FULL)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_cuda_equals_cpu_and_never_waits() -> None:
     recipe = dataclasses.replace(FULL, solarize_p=0.0)
     drawn = A.draw(recipe, N, (H, W), generator("cuda"))

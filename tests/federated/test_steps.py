@@ -133,7 +133,7 @@ def test_a_graph_demanded_of_a_cpu_is_refused() -> None:
         steps.StepMaker("on", torch.device("cpu"))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: what a graph replays can only be seen on one")
+@pytest.mark.gpu
 @pytest.mark.parametrize(("objective", "optimizer"), ALL)
 def test_a_graph_gives_the_bits_of_eager(objective: str, optimizer: str) -> None:
     plain = trained(config(objective, optimizer, device="cuda", cuda_graphs="off"), False)
