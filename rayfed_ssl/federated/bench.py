@@ -39,7 +39,9 @@ def resolve_device(wanted: str) -> torch.device:
     """`auto` is the GPU where this process sees one."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("resources.device: found 'cuda', but this process sees no CUDA device; allowed here: auto, cpu")
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def device_name(device: torch.device) -> str:
