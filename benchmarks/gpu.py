@@ -325,11 +325,14 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--actors", nargs="+", type=int, help="how many share the GPU; by default 1 2 4 8")
+    parser.add_argument("--rounds", type=int, help="of which medians are taken; by default five")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device, size = resolve_device(options.device), SMALL if options.small else FULL
     if options.actors:
         size = replace(size, actors=tuple(options.actors))
+    if options.rounds:
+        size = replace(size, rounds=options.rounds)
     torch.set_num_threads(1)
     for line in lines(size, device, options.only):
         text = json.dumps(
