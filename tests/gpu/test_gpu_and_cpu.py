@@ -80,6 +80,8 @@ def test_evaluation() -> None:
         found[device] |= {f"{tag} of pixels": value for tag, value in bench.evaluate_pixels().items()}
     assert found[GPU].keys() == found["cpu"].keys()
     for tag, value in found["cpu"].items():
+        if tag == "features/alignment":  # of two views that are drawn on the device
+            continue
         allowed = 2 / 60 + 1e-9 if not tag.startswith("features/") else 1e-3 * abs(value)
         assert abs(found[GPU][tag] - value) <= allowed, tag
 
