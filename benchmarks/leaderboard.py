@@ -9,6 +9,7 @@
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/longer.yaml       # five times the rounds
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/many_clients.yaml # 50 clients, 10 a round
     python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field.yaml        # the papers' sizes, on a GPU
+    python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field_short.yaml  # a 25th of its local epochs
 
 Cells, keys and grid stand in ``leaderboard.yaml``. A cell is an ordinary run folder below ``--out``; stopped at any
 moment, the command goes on where it was. A row of ``results/leaderboard.parquet`` is written as its run ends; a cell is

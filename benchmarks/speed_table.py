@@ -121,7 +121,7 @@ def sentence(lines: list[dict[str, Any]]) -> str:
         f"of {eight['clients']} clients\ntakes {eight['ratio']:.2f} times as long, and a round of {many['clients']} "
         f"small clients {many['ratio']:.2f} times; a client that does nothing costs "
         f"{empty['ours_ms_per_client']:.2f} ms.\n"
-        "[docs/performance.md](docs/performance.md) has the rest, and what is missing: nothing has run on a GPU yet."
+        "[docs/performance.md](docs/performance.md) has the rest."
     )
 
 

@@ -27,6 +27,7 @@ import budgets  # noqa: E402
 import claims  # noqa: E402
 import claims_overview  # noqa: E402
 import claims_tables  # noqa: E402
+import gpu_table  # noqa: E402
 import leaderboard_absolute as board_absolute  # noqa: E402
 import leaderboard_agreement as board_agreement  # noqa: E402
 import leaderboard_grids as board_grids  # noqa: E402
@@ -185,6 +186,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {
         "leaderboard": of_board(board_tables.short),
         "speed": lambda: speed_table.sentence(speed_table.read()),
+        "gpu": lambda: gpu_table.sentence(speed_table.read(gpu_table.RESULTS)),
     },
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
@@ -218,6 +220,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         ),
         "many clients": other_board(board_rows.MANY, board_tables.page),
         "field": other_board(board_rows.FIELD, board_tables.page),
+        "short": other_board(board_rows.SHORT, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),
         "confirmed": of_board(board_tables.confirmed),
     },
@@ -227,6 +230,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "parts": lambda: speed_table.parts(speed_table.read()),
         "many actors": lambda: speed_table.many_actors(speed_table.read()),
         "driver memory": lambda: speed_table.driver_memory(speed_table.read()),
+        "gpu": lambda: gpu_table.section(speed_table.read(gpu_table.RESULTS)),
     },
 }
 FILES: dict[str, Callable[[], str]] = {

@@ -215,7 +215,7 @@ class ResourcesConfig(Block):
     """CPU threads of each actor's arithmetic."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """``auto``: the GPU where an actor sees one."""
-    cuda_graphs: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "off"
+    cuda_graphs: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
     """Train steps as CUDA graphs, with the same bits; ``auto``: on GPUs, where a step can be recorded; ``on``: refused
     where it cannot.
     """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.federated.bench import Workbench
+from rayfed_ssl.federated import bench
+from rayfed_ssl.federated.bench import Workbench, resolve_device
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.initial import Initial
 from tests.evaluation.materials import fewshot_accuracy, knn_accuracy
@@ -18,13 +20,13 @@ def test_evaluation_has_the_encoder_in_eval_mode() -> None:
     """BatchNorm's running statistics are far from those of any batch, so the mode shows in the features."""
     config = tiny("fedsimclr", evaluation__protocols=["knn", "fewshot"], evaluation__fewshot={"draws": 3})
     federation = deal(config)
-    bench, initial = Workbench(config, federation), Initial(config, federation)
+    workbench, initial = Workbench(config, federation), Initial(config, federation)
     weights = initial("small_cnn_bn")
     vector, draw = weights.vector.copy(), np.random.default_rng(0)
     buffers = vector[weights.parameters :]
     buffers[:] = buffers * draw.uniform(0.01, 3, buffers.shape) + 0.3 * draw.uniform(0, 1, buffers.shape)
     weights = weights.with_vector(vector)
-    found = bench.evaluate("small_cnn_bn", weights)
+    found = workbench.evaluate("small_cnn_bn", weights)
 
     dataset, values = federation.dataset, {}
     for training in (False, True):
@@ -43,5 +45,24 @@ def test_evaluation_has_the_encoder_in_eval_mode() -> None:
     for protocol, value in values[False].items():
         assert abs(found[protocol] - value) <= 1.5 / len(dataset.test)
         assert abs(values[True][protocol] - value) > 2.5 / len(dataset.test)
-    again = bench.evaluate("small_cnn_bn", weights)
+    again = workbench.evaluate("small_cnn_bn", weights)
     assert found == again
+
+
+def test_a_gpu_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch answers questions about the memory of "cuda:0", and refuses those about "cuda"."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert resolve_device("auto") == resolve_device("cuda") == torch.device("cuda", 0)
+    assert resolve_device("cpu") == torch.device("cpu")
+
+
+def test_raw_pixels_are_measured_on_the_device_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny("fedsimclr")
+    federation = deal(config)
+    workbench = Workbench(config, federation)
+    needed = 4 * (len(federation.dataset.train) + len(federation.dataset.test)) * 8 * 8 * 3
+    workbench.device = torch.device("meta")
+    for room, expected in ((needed / bench.PIXELS_SHARE, "meta"), (needed / bench.PIXELS_SHARE - 8, "cpu")):
+        monkeypatch.setattr(bench, "cap", lambda device, room=room: room)
+        assert workbench.material(None).device == torch.device(expected)
