@@ -212,7 +212,7 @@ def test_another_programs_command_finds_what_it_names(line: Line) -> None:
 
 
 KEYS = keys(RunConfig)
-FILES = (".json", ".yaml", ".parquet", ".py", ".md", ".onnx", ".pt", ".pt2", ".safetensors")
+FILES = (".json", ".yaml", ".parquet", ".csv", ".py", ".md", ".onnx", ".pt", ".pt2", ".safetensors")
 NAMES = {key.path for key in KEYS if "." not in key.path}
 
 

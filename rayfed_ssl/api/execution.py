@@ -88,5 +88,5 @@ def preflight(config: RunConfig, folder: Path, *, uri: str | None, resume: bool)
             if source is None:
                 continue
             given = source.path is not None and source.name != "hub" and not source.download
-            if given or source.name in ("parquet", "imagefolder", "arrays"):  # which have no other place
+            if given or source.name in ("parquet", "imagefolder", "table", "arrays"):  # which have no other place
                 existing(source, key)

@@ -111,7 +111,7 @@ class Run:
         """Measure the encoders again, by these protocols, or by the run's own.
 
         Args:
-            data: images other than the run's, as ``evaluate --data`` takes them: a folder, a Parquet or .npz file,
+            data: images other than the run's, as ``evaluate --data`` takes them: a folder, a Parquet, CSV or .npz file,
                 ``hub:OWNER/NAME``, or a block such as ``{"name": "parquet", "path": "x.parquet"}``; None: the run's.
             exclude_trained: whether test images of ``data`` that the run trained on are left out.
             settings: keys of ``evaluation``, with ``__`` for dots: ``linear__epochs=50``.

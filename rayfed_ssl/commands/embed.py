@@ -12,7 +12,9 @@ def embed(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     data: Annotated[
         str,
-        typer.Argument(help="Images: a folder, a Parquet file, pattern or folder, an .npz file, hub:OWNER/NAME, .."),
+        typer.Argument(
+            help="Images: a folder, a Parquet file, pattern or folder, a .csv or .npz file, hub:OWNER/NAME, .."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
     client: Annotated[

@@ -22,7 +22,9 @@ def evaluate(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Other images than the run's: a folder, a Parquet or .npz file, digits, hub:OWNER/NAME, .."),
+        typer.Option(
+            help="Other images than the run's: a folder, a Parquet, .csv or .npz file, digits, hub:OWNER/NAME, .."
+        ),
     ] = None,
     exclude_trained: Annotated[
         bool, typer.Option("--exclude-trained", help="Leave out test images of --data that the run trained on.")

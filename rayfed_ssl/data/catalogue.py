@@ -4,6 +4,7 @@ Unlike ``sources``, nothing is decoded, kept in a cache, or refused because a te
 
 - of folders: the file's path below the folder;
 - of Parquet rows: the column ``id`` where there is one, else the ``path`` within the image, else ``FILE:ROW``;
+- of tables: the file's path below the table's folder, or the column that ``--id`` names;
 - of arrays: the file, the array's name where a file holds several, and the row;
 - of every other source: the name that the source gives an image, such as ``digits 17``.
 
@@ -32,6 +33,8 @@ from rayfed_ssl.data.parquet_files import TEST_NAMES, few_rows, homes_of, readab
 from rayfed_ssl.data.source_arrays import open_arrays, read_beside
 from rayfed_ssl.data.source_hub import hub_folder
 from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, read_labels
+from rayfed_ssl.data.source_table import Places, named_images, read_table, tables_of
+from rayfed_ssl.data.source_table import read_beside as read_cells
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
 from rayfed_ssl.data.store import default_cache
 
@@ -78,6 +81,8 @@ def catalogued(config: SourceConfig, key: str = "data", id_column: str | None = 
     if config.name == "hub" and config.path is not None:
         _, folder = hub_folder(config.path.as_posix(), config.revision, default_cache(), key)
         return of_parquet(_parquet_files(folder, key, printable(config.path)), config.columns, key, id_column)
+    if config.name == "table":
+        return _of_table(existing(config, key), config, key, id_column)
     if id_column is not None:
         raise UserError(f"--id: found {printable(id_column)!r}; {config.name} has no columns, allowed: nothing")
     if config.name == "arrays":
@@ -133,6 +138,31 @@ def _of_arrays(path: Path, columns: Columns, key: str) -> Catalogue:
 
     labels = np.concatenate([rows.labels for rows in found.splits.values()])
     return Catalogue(labels, tuple(map(composed, found.texts)) or None, splits, read)
+
+
+def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None) -> Catalogue:
+    columns = config.columns.model_copy(update={"client": None, "group": None})  # nobody asks whose images are
+    tables = tables_of(path, key, config.test_split)
+    read = {split: read_table(file, key) for split, file in tables.items()}
+    folder = read["train"].file.parent
+    places = Places(folder, key)
+    found = {split: named_images(table, places, columns, key) for split, table in read.items()}
+    beside = read_cells(found, columns, key)
+    for table in read.values():
+        if id_column is not None and id_column not in table.names:
+            has = printable(", ".join(table.names))
+            raise UserError(f"--id: found {printable(id_column)!r}; {table.shown} has the columns {has}")
+
+    def images() -> Iterator[tuple[str, Payload]]:
+        for named in found.values():
+            ids = None if id_column is None else named.table.cells(id_column)
+            for row, (name, payload) in enumerate(named.images(np.arange(len(named.files)))):
+                own = name.removeprefix(f"{folder}{os.sep}") if ids is None else ids[row]
+                yield as_utf8(own), payload
+
+    labels = np.concatenate([rows.labels for rows in beside.splits.values()])
+    splits = tuple((split, len(table.rows)) for split, table in read.items()) if len(read) > 1 else ()
+    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, images)
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------

@@ -172,7 +172,9 @@ def _unsplit(
     whole = Split(path, files, [class_of(file, path, layout) for file in files], clients)
     tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
     unread: list[Line] = (
-        [f"{some(tables)} is not read: put images and the labels of a table into Parquet"] if tables else []
+        [f"{some(tables)} is not read; {key}.name=table reads a CSV file and the images that it names"]
+        if tables
+        else []
     )
     if not (class_names := known_names(whole.classes)):
         return whole, None, unread

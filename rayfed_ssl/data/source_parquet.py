@@ -18,7 +18,7 @@ train. Other Parquet files, such as those of ``validation*`` beside ``test*``, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -57,12 +57,14 @@ MOST_UNREAD = 10  # columns that are named
 
 
 class Columns(Block):
-    """Which Parquet columns hold what, or which arrays. Of ``arrays`` a name is an array's own, or what stands beside
-    its split, as ``scans`` of ``train_scans`` and ``test_scans``.
+    """Which columns of Parquet or of a table hold what, or which arrays. Of ``arrays`` a name is an array's own, or
+    what stands beside its split, as ``scans`` of ``train_scans`` and ``test_scans``.
     """
 
     image: str | None = None
-    """The images; null: ``img`` or ``image``, of ``arrays`` ``images``, ``x`` or ``data``."""
+    """The images; null: ``img`` or ``image``, of ``arrays`` ``images``, ``x`` or ``data``, of a ``table`` also
+    ``file``, ``filename``, ``path``, ``image_id``, .. or ``id``.
+    """
     label: str | Literal[False] | None = None
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
     ``fine_label``, of ``arrays`` ``labels`` or ``y``, where there is one; false: none is read, and all images are
@@ -95,8 +97,8 @@ def parquet_source(
     """
     columns, shown, single = columns or Columns(), shown or printable(path), path.is_file()
     parts = parts_of(path, key, shown, test_split)
-    others: tuple[Note | str, ...] = (
-        () if single else unused(path, parts, key, _other_tests(path, parts, columns, key, shown))
+    others: list[Note | str] = (
+        [] if single else [*unused(path, parts, key, _other_tests(path, parts, columns, key, shown))]
     )
     if undivided := not parts["test"]:
         parts["test"] = parts["train"]
@@ -119,16 +121,26 @@ def parquet_source(
     )
 
 
-def _unread(file: Path, columns: Columns, single: bool, key: str) -> tuple[Note | str, ...]:
-    """Lines on columns of the file that are not read: one that seems to be a group, and those that may be what a key
-    without a value names.
-    """
+def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note | str]:
+    """:func:`unread_columns` of a file."""
     with readable(file, key) as opened:
         names = list(dict.fromkeys(opened.schema_arrow.names))
+    return unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS)
+
+
+def unread_columns(
+    names: Sequence[str], columns: Columns, single: bool, key: str, images: Sequence[str], labels: Sequence[str]
+) -> list[Note | str]:
+    """Lines on columns that are not read: one that seems to be a group, and those that may be what a key without a
+    value names.
+
+    Args:
+        images, labels: the columns that are taken for these where no key names one, the first that is there.
+    """
     group = next(iter(ungrouped(names, single, key)), None) if columns.group is None else None
     asked = [what for what in ("label", *NAMED) if getattr(columns, what) is None]
     read = {columns.image, columns.label, columns.client, columns.group}
-    for wanted, usual in ((columns.image, IMAGE_COLUMNS), (columns.label, LABEL_COLUMNS)):
+    for wanted, usual in ((columns.image, images), (columns.label, labels)):
         if wanted is None:
             read.add(next((name for name in usual if name in names), None))
         elif wanted is False:
@@ -146,7 +158,7 @@ def _unread(file: Path, columns: Columns, single: bool, key: str) -> tuple[Note 
         are = f"column {others[0]} is" if len(others) == 1 else f"columns {', '.join(others[:MOST_UNREAD])}{more} are"
         say = "says which is" if len(asked) == 1 else "say which are"
         notes.append(f"{are} not read; {key}.columns.{', .'.join(asked)} {say}")
-    return tuple(notes)
+    return notes
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:

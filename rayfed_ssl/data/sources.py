@@ -52,9 +52,10 @@ from rayfed_ssl.data.source_folder import folder_source
 from rayfed_ssl.data.source_hub import hub_source
 from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.source_parquet import Columns, parquet_source
+from rayfed_ssl.data.source_table import table_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
-from rayfed_ssl.data.walking import ARCHIVES, ARRAYS, FROM_TABLE, TABLES
+from rayfed_ssl.data.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
 
@@ -65,9 +66,9 @@ class SourceConfig(Block):
     name: SourceName = "parquet"
     """Where the images come from."""
     path: Path | None = None
-    """The file or folder of ``parquet``, the folder of ``imagefolder``, the ``.npz`` file of ``arrays`` or the folder
-    with their ``.npy`` files, ``OWNER/NAME`` for ``hub``, the root folder of torchvision's data sets; ``digits`` reads
-    none.
+    """The file or folder of ``parquet``, the folder of ``imagefolder``, the CSV file of ``table`` or the folder with
+    ``train.csv``, the ``.npz`` file of ``arrays`` or the folder with their ``.npy`` files, ``OWNER/NAME`` for ``hub``,
+    the root folder of torchvision's data sets; ``digits`` reads none.
     """
     layout: Layout = "classes"
     """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/`` and
@@ -85,8 +86,8 @@ class SourceConfig(Block):
     revision: str | None = Field(None, min_length=1)
     """Branch, tag or commit of a ``hub`` data set; null: the newest."""
     test_split: str | None = Field(None, pattern=r"^[\w.-]+$")
-    """The split of a folder of Parquet files, of ``hub`` or of ``arrays`` that holds the test images: ``validation``
-    are the files ``validation*.parquet``; null: ``test``, without one ``validation`` or ``val``.
+    """The split of a folder of Parquet files or of tables, of ``hub`` or of ``arrays`` that holds the test images:
+    ``validation`` are the files ``validation*.parquet``; null: ``test``, without one ``validation`` or ``val``.
     """
     download: bool = False
     """Whether ``hub`` and torchvision may fetch files that are not there."""
@@ -180,6 +181,7 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
         hint = "; unpack it" if path.suffix.lower() in ARCHIVES else ""
         hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
         hint = f"; {FROM_TABLE}" if path.suffix.lower() in TABLES else hint
+        hint = f"; {key}.name=table reads it, and the images that it names" if path.suffix.lower() in CSV else hint
         hint = f"; {key}.name=arrays reads it" if path.suffix.lower() in ARRAYS else hint
         raise UserError(
             f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images{hint}"
@@ -190,6 +192,14 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
 def _arrays(config: SourceConfig, cache: Path, key: str) -> Source:
     ranged, path = config.range is not None, existing(config, key)
     return arrays_source(path, config.limits, key, config.columns, config.test_split, ranged)
+
+
+def _table(config: SourceConfig, cache: Path, key: str) -> Source:
+    path = existing(config, key)
+    if path.is_file() and path.suffix.lower() not in CSV:
+        hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else "; save it as CSV"
+        raise UserError(f"{key}.path: {printable(path)} is no .csv or .tsv file{hint}")
+    return table_source(path, config.limits, key, config.columns, config.test_split)
 
 
 def _torchvision(config: SourceConfig, cache: Path, key: str) -> Source:
@@ -206,6 +216,7 @@ SOURCES = Table(
         "parquet": SourceKind(_parquet, frozenset({"path", "columns", "test_split"})),
         "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "test_split", "download"})),
         "imagefolder": SourceKind(_imagefolder, frozenset({"path", "layout", "group"})),
+        "table": SourceKind(_table, frozenset({"path", "columns", "test_split"})),
         "arrays": SourceKind(_arrays, frozenset({"path", "columns", "test_split"})),
         "cifar10": TORCHVISION,
         "cifar100": TORCHVISION,

@@ -74,9 +74,9 @@ def embed(
 
     Args:
         data: a folder of images, with or without class folders; a Parquet file, a pattern of them, or a folder that
-            holds some; an ``.npz`` file, or a folder of ``.npy`` files; ``hub:OWNER/NAME``; a source by its name; a
-            block such as ``{name: parquet, path: ..}``.
-        id_column: the Parquet column of ids.
+            holds some; a CSV file that names images; an ``.npz`` file, or a folder of ``.npy`` files;
+            ``hub:OWNER/NAME``; a source by its name; a block such as ``{name: parquet, path: ..}``.
+        id_column: the column of ids, of Parquet or of a CSV file.
         skip_bad: leave out images that cannot be decoded.
         overwrite: whether the table takes the place of a file that is there.
         progress: is told (images done, images in all).

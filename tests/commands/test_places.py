@@ -37,13 +37,20 @@ def test_a_single_image_is_no_data_set(tmp_path: Path) -> None:
         located(str(tmp_path / "a.PNG"), "--data")
 
 
-def test_a_table_of_text_is_told_how_to_become_parquet(tmp_path: Path, call: Call) -> None:
-    (tmp_path / "labels.csv").write_text("file,label\na.png,3\n")
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("labels.csv", "data.name=table reads it, and the images that it names"),
+        ("labels.json", "docs/python.md makes one Parquet file of a table and the images beside it"),
+    ],
+)
+def test_a_table_of_text_is_told_how_to_be_read(tmp_path: Path, call: Call, name: str, remedy: str) -> None:
+    (tmp_path / name).write_text("file,label\na.png,3\n")
     config = tmp_path / "own.yaml"
-    config.write_text("method: {name: fedsimclr}\ndata: {name: parquet, path: labels.csv}\n")
-    status, _, said = call("run", str(config), f"data.path={tmp_path / 'labels.csv'}", "--executor", "local")
+    config.write_text(f"method: {{name: fedsimclr}}\ndata: {{name: parquet, path: {name}}}\n")
+    status, _, said = call("run", str(config), f"data.path={tmp_path / name}", "--executor", "local")
     assert status == 2
-    assert said.endswith("; docs/python.md makes one Parquet file of a table and the images beside it\n")
+    assert said.endswith(f"; {remedy}\n")
 
 
 def test_a_key_of_another_version_is_named_with_the_file_that_holds_it(tmp_path: Path, call: Call) -> None:

@@ -537,5 +537,5 @@ def test_folder_errors_name_the_folder(tmp_path):
     refused(said, tmp_path, "imagefolder")
     refused(r"big\.png is a file; .*needs a folder of", tmp_path, "imagefolder", path=tmp_path / "big.png")
     (tmp_path / "labels.CSV").write_text("file,label\n")
-    table = r"labels\.CSV is a file; .*; docs/python\.md makes one Parquet file of a table"
+    table = r"labels\.CSV is a file; .*; data\.name=table reads it, and the images that it names"
     refused(table, tmp_path, "imagefolder", path=tmp_path / "labels.CSV")
