@@ -38,13 +38,14 @@ def test_a_folder_is_what_lies_in_it(files: list[str], name: str, tmp_path: Path
 
 
 def test_files_names_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path, "x.parquet", "x.npz")
+    made(tmp_path, "x.parquet", "x.npz", "x.CSV")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     cases: dict[str, dict[str, Any]] = {
         "x.parquet": {"name": "parquet", "path": Path("x.parquet")},
         "~/x.parquet": {"name": "parquet", "path": Path("~/x.parquet")},
         "x.npz": {"name": "arrays", "path": Path("x.npz")},
+        "x.CSV": {"name": "table", "path": Path("x.CSV")},
         "digits": {"name": "digits", "path": None},
         " cifar10 ": {"name": "cifar10", "path": None},
         "svhn:/data": {"name": "svhn", "path": Path("/data")},
@@ -68,8 +69,8 @@ def test_a_title_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("nowhere", r"--data: found 'nowhere', which does not exist .*; must be a folder of images, a Parquet or "
-                    r"\.npz file, one of digits, cifar10, .*, SOURCE:PATH such as hub:OWNER/NAME, or a block"),
+        ("nowhere", r"--data: found 'nowhere', which does not exist .*; must be a folder of images, a Parquet, "
+                    r"\.csv or \.npz file, one of digits, cifar10, .*, SOURCE:PATH such as hub:OWNER/NAME, or a block"),
         ("x" * 5000, r"--data: found 'xxx.*', which does not exist"),
         ("hub", r"--data: found 'hub', which does not exist"),
         ("hub:", r"--data: found 'hub:', which does not exist"),
