@@ -37,6 +37,8 @@ test-cluster: $(READY)  ## The tests that start and kill Ray clusters
 	$(BIN)/python -m pytest -m cluster --timeout 900 -n 2 --dist loadscope --durations 10
 
 test-gpu: $(READY)  ## What takes a GPU: the contract of every method on it, and what the CPU computes
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
+	  echo "make: torch sees no CUDA device here" >&2; exit 2; }
 	$(BIN)/python -m pytest -m gpu --timeout 300 -n 4 --dist loadscope --durations 10
 
 mutants: $(READY)  ## Break one line at a time that an equation fixes: which tests notice? (about an hour)

@@ -49,7 +49,7 @@ def settings(size: Size, device: str, method: str, batch: int, clients: int, **c
         "data.partition.name": "iid", "clients.count": clients, "clients.encoders": size.encoder,
         "model.width": size.width, "train.batch_size": batch, "train.local_steps": size.steps,
         "train.precision": "bfloat16" if device == "cuda" else "float32", "evaluation.protocols": ["knn", "linear"],
-        "resources.device": device,
+        "resources.device": device, "resources.cuda_graphs": "off",
     }  # fmt: skip
     if method == "fedfoa":
         dotted |= {"model.calibration": 8, "method.warmup": 1}

@@ -155,7 +155,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        none = pytest.mark.skip(reason="this process sees no CUDA device; make test-gpu wants one")
+        none = pytest.mark.skip(reason="needs a CUDA device, and -m gpu, as make test-gpu has it")
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(none)

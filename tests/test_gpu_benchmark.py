@@ -49,6 +49,11 @@ def test_steps_augmentation_a_round_and_evaluation(gpu: ModuleType) -> None:
     assert found[-2]["round_s"] >= found[-2]["clients_s"] > 0  # a round holds its clients' work
 
 
+def test_steps_are_compared_with_eager_ones(gpu: ModuleType) -> None:
+    config = gpu.settings(gpu.SMALL, "cpu", "fedsimclr", 8, 1)
+    assert config.resources.cuda_graphs == gpu.several(gpu.SMALL, "cpu").resources.cuda_graphs == "off"
+
+
 def test_ceilings_count_what_is_moved_and_multiplied(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "seconds", lambda work, device, times: 0.5)
     copied, product = gpu.ceilings(gpu.SMALL, CPU)

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, composed, printable
 from rayfed_ssl.data.array_names import WHOLE
@@ -33,7 +34,7 @@ from rayfed_ssl.data.parquet_files import TEST_NAMES, few_rows, homes_of, readab
 from rayfed_ssl.data.source_arrays import open_arrays, read_beside
 from rayfed_ssl.data.source_hub import hub_folder
 from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, read_labels
-from rayfed_ssl.data.source_table import Places, named_images, read_table, tables_of
+from rayfed_ssl.data.source_table import open_tables
 from rayfed_ssl.data.source_table import read_beside as read_cells
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
 from rayfed_ssl.data.store import default_cache
@@ -142,27 +143,23 @@ def _of_arrays(path: Path, columns: Columns, key: str) -> Catalogue:
 
 def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None) -> Catalogue:
     columns = config.columns.model_copy(update={"client": None, "group": None})  # nobody asks whose images are
-    tables = tables_of(path, key, config.test_split)
-    read = {split: read_table(file, key) for split, file in tables.items()}
-    folder = read["train"].file.parent
-    places = Places(folder, key)
-    found = {split: named_images(table, places, columns, key) for split, table in read.items()}
+    found, notes = open_tables(path, key, columns, config.test_split)
     beside = read_cells(found, columns, key)
-    for table in read.values():
-        if id_column is not None and id_column not in table.names:
+    for table in (named.table for named in found.values()):
+        if id_column is not None and table.names.count(id_column) != 1:
             has = printable(", ".join(table.names))
             raise UserError(f"--id: found {printable(id_column)!r}; {table.shown} has the columns {has}")
+    folder = found["train"].places.folder
 
     def images() -> Iterator[tuple[str, Payload]]:
         for named in found.values():
-            ids = None if id_column is None else named.table.cells(id_column)
-            for row, (name, payload) in enumerate(named.images(np.arange(len(named.files)))):
-                own = name.removeprefix(f"{folder}{os.sep}") if ids is None else ids[row]
-                yield as_utf8(own), payload
+            ids = [""] * len(named.files) if id_column is None else named.table.cells(id_column)
+            for own, (name, payload) in zip(ids, named.images(np.arange(len(named.files))), strict=True):
+                yield as_utf8(own or name.removeprefix(f"{folder}{os.sep}")), payload
 
     labels = np.concatenate([rows.labels for rows in beside.splits.values()])
-    splits = tuple((split, len(table.rows)) for split, table in read.items()) if len(read) > 1 else ()
-    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, images)
+    splits = tuple((split, len(named.files)) for split, named in found.items()) if len(found) > 1 else ()
+    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, images, texts(notes))
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def column_named(
             f"{key}.columns.{what}: found {printable(repr(wanted))}; {printable(file)} has the columns {has}"
         )
     name = wanted if wanted is not None else next((name for name in usual if name in schema.names), "")
-    if schema.names.count(name) > 1:
+    if name and schema.names.count(name) > 1:
         raise UserError(f"{key}.path: {printable(file)} has the column {printable(name)} twice; it has {has}")
     return name
 

@@ -22,7 +22,7 @@ from rayfed_ssl.data.augment import clean
 from rayfed_ssl.evaluation import FrozenEncoder, Material, Protocol, Split, cache
 from rayfed_ssl.evaluation.outcomes import Tally
 from rayfed_ssl.evaluation.pixels import SIDE, flattened
-from rayfed_ssl.federated.device_images import DeviceImages, cap
+from rayfed_ssl.federated.device_images import DeviceImages, device_memory
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial import Initial
 from rayfed_ssl.federated.measured_rows import labels_of, train_rows
@@ -32,7 +32,7 @@ from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.run import RunSettings
 
-PIXELS_SHARE = 0.2  # of the device's memory: protocols make copies, such as normalised ones
+PIXELS_SHARE = 0.05  # of a GPU: protocols make copies, such as normalised ones
 
 
 def resolve_device(wanted: str) -> torch.device:
@@ -261,13 +261,13 @@ class Workbench:
         )
 
     def _device_of_pixels(self) -> torch.device:
-        """Where raw pixels are measured: on this device if they take, as float32, at most ``PIXELS_SHARE`` of what this
-        process may have of its memory; else on the CPU.
+        """Where raw pixels are measured: on this device if they take, as float32, at most ``PIXELS_SHARE`` of it, else
+        on the CPU. It goes by the whole GPU: what an actor's share is must not decide bits.
         """
         dataset = self.federation.dataset
         side, channels = dataset.train.pixels.shape[2:]
         needed = 4 * (len(dataset.train) + len(dataset.test)) * min(side, SIDE) ** 2 * channels
-        return self.device if needed <= PIXELS_SHARE * cap(self.device) else torch.device("cpu")
+        return self.device if needed <= PIXELS_SHARE * device_memory(self.device) else torch.device("cpu")
 
     def _own_tests(self, client: int | None) -> dict[int, np.ndarray]:
         """The rows of the test images that are this client's own, or of every client that takes part."""

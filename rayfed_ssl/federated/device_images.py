@@ -51,5 +51,9 @@ def cap(device: torch.device) -> float:
     """Bytes of the device's memory that this process may take, 0 for a CPU."""
     if device.type != "cuda":
         return 0.0
-    total: int = torch.cuda.get_device_properties(device).total_memory
-    return float(torch.cuda.get_per_process_memory_fraction(device) * total)
+    return float(torch.cuda.get_per_process_memory_fraction(device)) * device_memory(device)
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of a GPU's memory, 0 for a CPU."""
+    return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else 0

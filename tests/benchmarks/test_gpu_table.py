@@ -47,9 +47,19 @@ def test_lines_of_a_cpu_or_of_the_small_size_are_no_measurements() -> None:
     assert gpu_table.section([{**step(16, 1000), "size": "small"}]) == gpu_table.NOT_MEASURED
 
 
+def test_another_gpu_has_tables_of_its_own_and_a_part_may_be_missing() -> None:
+    other = {**step(16, 7000), "device": "H200", "commit": "cccc"}
+    text = gpu_table.section([*LINES, other])
+    first, second = text.split("\n\nH200")
+    assert "7,000" not in first
+    assert "| simclr | 16 | 7,000 |" in second
+    assert "commits `cccc`" in second
+    assert "ceiling below" not in second
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_readmes_sentence(same: bool) -> None:
     text = " ".join(gpu_table.sentence([*LINES, {**ACTORS, "same_bits": same}]).split())
-    assert "trains on 16,000 pairs of views a second at batches of 128. 4 actors that share it take 1.05 of" in text
+    assert "trains on 16,000 pairs of views a second at batches of 128. 4 actors that share it are 1.05 times" in text
     assert text.endswith("but not with the same bits.") == (not same)
     assert gpu_table.sentence(LINES[:2]) == gpu_table.NOT_MEASURED

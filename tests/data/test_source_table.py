@@ -16,8 +16,8 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
-from rayfed_ssl.data.source_table import typed
 from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.table_cells import typed
 from rayfed_ssl.settings.located import located
 from tests.command_line import Call
 from tests.data.files import fetch, pictures, png, refused
@@ -117,7 +117,7 @@ def test_an_images_name_is_found_wherever_it_lies(tmp_path: Path) -> None:
     assert sorted(by_pixels(whole(tmp_path, path=path))) == [0, 1]
     path = table(tmp_path / "v.csv", [("x",), ("y",)], "path")
     said = (
-        r"data\.columns\.image: row 1 of .*v\.csv names x, which may be a/x\.png or b/x\.png below .*; allowed: paths"
+        r"data\.columns\.image: line 2 of .*v\.csv names x, which may be a/x\.png or b/x\.png below .*; allowed: paths"
     )
     refused(said, tmp_path, "table", path=path)
 
@@ -134,7 +134,9 @@ def test_labels_are_numbers_or_text_as_all_cells_are(tmp_path: Path) -> None:
         assert any(note.startswith("4 images have an empty label: unlabelled") for note in texts(data.notes))
         assert any(note.startswith("2 image files are in no row") for note in texts(data.notes))
     path = table(tmp_path / "half.csv", [(f"{k}.png", k / 3) for k in range(18)], "img", "label")
-    refused(r"column label of .*half\.csv is of type double; labels are integers", tmp_path, "table", path=path)
+    refused(
+        r"column label of .*half\.csv is of numbers with fractions; labels are integers", tmp_path, "table", path=path
+    )
     assert (whole(tmp_path, path=path, columns={"label": False}).train.labels == -1).all()
 
 
@@ -142,7 +144,7 @@ def test_labels_are_numbers_or_text_as_all_cells_are(tmp_path: Path) -> None:
     ("cells", "kind"), [(["1", "-2", ""], "int64"), (["1", "2.5"], "double"), (["1", "02"], "string"), ([""], "string")]
 )
 def test_types_are_those_that_pandas_would_give_but_for_leading_zeros(cells: list[str], kind: str) -> None:
-    column, empty = typed(cells)
+    column, empty = typed(cells, fractions=True)
     assert str(column.type) == kind
     assert empty == cells.count("")
     if "02" not in cells and any(cells):
@@ -152,10 +154,12 @@ def test_types_are_those_that_pandas_would_give_but_for_leading_zeros(cells: lis
 
 def test_images_that_are_not_there_cannot_be_decoded(pets: Path, tmp_path: Path) -> None:
     (tmp_path / "scans/4.png").unlink()
-    said = r"scans/4\.png, row 5 of .*pets\.csv cannot be decoded \(it cannot be read: No such file .*on_bad_image=skip"
+    said = (
+        r"scans/4\.png, line 6 of .*pets\.csv cannot be decoded \(it cannot be read: No such file .*on_bad_image=skip"
+    )
     refused(said, tmp_path, "table", path=pets)
     data = whole(tmp_path, path=pets, on_bad_image="skip")
-    assert data.skipped == (f"scans/4.png, row 5 of {pets}",)
+    assert data.skipped == (f"scans/4.png, line 6 of {pets}",)
     assert set(by_pixels(data)) == set(range(20)) - {4}
 
 
@@ -168,7 +172,7 @@ def test_a_changed_table_is_read_again(pets: Path, tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[str, str]] = {
     "empty": ("", r"is empty; its first line names the columns"),
-    "short": ("file,label\nscans/0.png\n", r"row 1 of .*t\.csv has 1 cells, its first line 2"),
+    "short": ("file,label\nscans/0.png\n", r"line 2 of .*t\.csv has 1 cells, its first 2"),
     "none": (
         "what,label\nscans/0.png,1\n",
         r"has no column of images; it has what, label: name one in data\.columns\.image, what say",
@@ -177,7 +181,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "file,label\nx.png,1\n",
         r"no cell of column file of .*t\.csv names an image below .*; the first is 'x\.png'",
     ),
-    "twice": ("file,label\nscans/0.png,1\n0,1\n", r"rows 1 and 2 of .*t\.csv name the same image, 0; allowed: one row"),
+    "twice": (
+        "file,label\nscans/0.png,1\n0,1\n",
+        r"line 2 of .*t\.csv and line 3 of .*t\.csv name the same image, scans/0\.png; allowed",
+    ),
     "quote": ('file,label\n"scans/0.png,1\n', r"cannot be read as a table \(unexpected end of data\)"),
     "two columns": ("file,file,label\nscans/0.png,a,1\n", r"has the column file twice"),
 }
@@ -218,3 +225,144 @@ def test_a_run_an_evaluation_and_an_embedding(pets: Path, tmp_path: Path, call: 
     config = SourceConfig.model_validate({"name": "table", "path": pets, "image_size": 8})
     assert [name for name, _ in catalogued(config).read()] == [f"scans/{k}.png" for k in range(20)]
     assert located(str(pets), "--data").name == "table"
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_image_is_not_one_of_the_same_name_elsewhere(tmp_path: Path) -> None:
+    images(tmp_path, [f"a/{k}.png" for k in range(5)])
+    images(tmp_path, [f"b/{k}.png" for k in range(4)], first=5)
+    rows = [(f"{folder}/{k}.png",) for folder in "ab" for k in range(5)]
+    data = whole(tmp_path, path=table(tmp_path / "t.csv", rows, "file"), on_bad_image="skip")
+    assert data.skipped == (f"b/4.png, line 11 of {tmp_path / 't.csv'}",)
+    assert sorted(by_pixels(data)) == list(range(9))
+
+
+def test_a_test_image_is_not_taken_from_the_training_images(tmp_path: Path) -> None:
+    images(tmp_path, [f"train_images/{k}.png" for k in range(8)])
+    images(tmp_path, [f"test_images/{k}.png" for k in range(3)], first=8)
+    table(tmp_path / "train.csv", [(k, k % 2) for k in range(8)], "id", "label")
+    table(tmp_path / "test.csv", [(k, k % 2) for k in range(4)], "id", "label")
+    data = whole(tmp_path, on_bad_image="skip")
+    assert data.skipped == (f"3, line 5 of {tmp_path / 'test.csv'}",)
+    assert [number for number, (_, split) in by_pixels(data).items() if split == "test"] == [8, 9, 10]
+
+
+def test_names_with_dots_accents_and_large_suffixes(tmp_path: Path) -> None:
+    names = ["1.2.840.1.5.png", "1.2.840.1.png", "e\u0301.PNG", "x.tar.png"]
+    images(tmp_path, names)
+    path = table(tmp_path / "t.csv", [("1.2.840.1",), ("\u00e9.png",), ("x.tar",)], "image id")
+    assert sorted(by_pixels(whole(tmp_path, path=path))) == [1, 2, 3]
+    path = table(tmp_path / "u.csv", [("1.2.840",), ("x.tar.png",)], "file")
+    refused(r"1\.2\.840, line 2 of .*u\.csv cannot be decoded", tmp_path, "table", path=path)
+
+
+def test_paths_from_elsewhere_are_found_by_their_ends_and_counted(tmp_path: Path) -> None:
+    images(tmp_path, ["in/a/x.png", "in/b/x.png", "y.png"])
+    cells = ["/kaggle/in/a/x.png", "C:\\scans\\in\\b\\x.png", "https://host/y.png"]
+    data = whole(tmp_path, path=table(tmp_path / "t.csv", [(cell,) for cell in cells], "path"))
+    assert sorted(by_pixels(data)) == [0, 1, 2]
+    assert any(
+        note.startswith("3 cells are paths from elsewhere, such as /kaggle/in/a/x.png") for note in texts(data.notes)
+    )
+
+
+def test_many_folders_with_images_of_one_name_are_found_at_once(tmp_path: Path) -> None:
+    images(tmp_path, [f"{k}/image.png" for k in range(20)])
+    data = whole(tmp_path, path=table(tmp_path / "t.csv", [(f"{k}/image",) for k in range(20)], "file"))
+    assert sorted(by_pixels(data)) == list(range(20))
+
+
+# -- two tables --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    images(tmp_path, [f"{k}.png" for k in range(20)])
+    table(tmp_path / "train.csv", [(k, k % 2, k % 3) for k in range(12)], "id", "label", "who")
+    table(tmp_path / "test.csv", [(k, k % 2, "x") for k in range(12, 20)], "id", "label", "who")
+    return tmp_path
+
+
+def test_an_image_of_two_tables_is_refused(two: Path) -> None:
+    table(two / "test.csv", [(k, k % 2) for k in range(11, 20)], "id", "label")
+    refused(
+        r"line 13 of .*train\.csv and line 2 of .*test\.csv name the same image, 11\.png; allowed: one row",
+        two,
+        "table",
+    )
+
+
+def test_a_column_means_the_same_in_both(two: Path) -> None:
+    """Numbers in one table and text in the other: all are text."""
+    table(two / "test.csv", [(k, k % 2, ("1", "x7")[k % 2]) for k in range(12, 20)], "id", "label", "who")
+    notes = texts(whole(two, columns={"group": "who"}).notes)
+    assert "4 of 8 test images are of a group (data.columns.group) with training images" in notes
+    refused(r"test\.csv holds the client x7, which has no training image", two, "table", columns={"client": "who"})
+    table(two / "test.csv", [(k, k % 2, ("1", "")[k % 2]) for k in range(12, 20)], "id", "label", "who")
+    assert whole(two, columns={"client": "who"}).train.client_names == ("0", "1", "2")
+
+
+def test_tables_that_are_not_used_or_two_are_told(two: Path) -> None:
+    table(two / "val.csv", [(1, 1)], "id", "label")
+    notes = texts(whole(two).notes)
+    assert "val.csv is not used; data.test_split=val tests on it" in notes
+    refused(r"data\.test_split: found 'train'; .*; train\.csv trains", two, "table", test_split="train")
+    table(two / "Train.tsv", [(1, 1)], "id", "label")
+    refused(r"has Train\.tsv and train\.csv; allowed: one table of a name", two, "table")
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+WRITTEN = {
+    "blank lines first": "\n\nfile;label\n{0};a\n{1};b\n",
+    "sep": "sep=;\nfile;label\n{0};a\n{1};b\n",
+    "commas within quotes": 'file;"size, w, h";label\n{0};1;a\n{1};2;b\n',
+    "spaces": 'file, label\n"{0}", "a"\n {1} , b \n   \n,\n',
+    "carriage returns": "file,label\r\n{0},a\r\n{1},b\r\n",
+    "nameless columns": ",file,label,\n0,{0},a,\n1,{1},b,\n",
+    "a first column that names no image": "id,scan,label\nq,{0},a\nr,{1},b\n",
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_tables_as_people_write_them(tmp_path: Path, name: str) -> None:
+    images(tmp_path, [f"{k}.png" for k in range(20)])
+    text = WRITTEN[name]
+    head, body = text.split("{0}")[0], "{0}" + text.split("{0}")[1]
+    start = head.rfind("\n") + 1
+    lines = (head[start:] + body).splitlines(keepends=True)
+    several = "".join("".join(lines[:2]).format(f"{k}.png", f"{k + 1}.png") for k in range(0, 20, 2))
+    path = tmp_path / "t.csv"
+    path.write_bytes((head[:start] + several + "".join(lines[2:])).encode())
+    settings = {"columns": {"image": "scan"}} if name == "a first column that names no image" else {}
+    data = whole(tmp_path, path=path, **settings)
+    assert data.train.class_names == ("a", "b")
+    assert {number: label for number, (label, _) in by_pixels(data).items()} == {k: k % 2 for k in range(20)}
+    if settings:
+        hint = r"no cell of column id of .* names an image below .*; column scan does: data\.columns\.image=scan"
+        refused(hint, tmp_path, "table", path=path)
+
+
+def test_unknown_numbers_are_empty_and_long_ones_text(tmp_path: Path) -> None:
+    images(tmp_path, [f"{k}.png" for k in range(20)])
+    rows = [(f"{k}.png", ("NA", "0", "1", "nan")[k % 4], f"{10**20 + k // 2}") for k in range(20)]
+    data = whole(tmp_path, path=table(tmp_path / "t.csv", rows, "file", "label", "who"), columns={"group": "who"})
+    assert {number: label for number, (label, _) in by_pixels(data).items()} == {
+        k: (-1, 0, 1, -1)[k % 4] for k in range(20)
+    }
+    assert any(note.startswith("10 images have an empty label: unlabelled") for note in texts(data.notes))
+
+
+def test_a_folder_that_may_not_be_read_and_a_name_that_is_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images(tmp_path, ["a.png"])
+    path = table(tmp_path / "t.csv", [("a.png",), ("x" * 300,), ("",)], "file")
+    data = whole(tmp_path, path=path, on_bad_image="skip")
+    assert [name.rpartition(", ")[2] for name in data.skipped] == [
+        f"line 3 of {path}"
+    ]  # a row without any text is none
+    monkeypatch.setattr(Path, "iterdir", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    refused(r"data\.path: .* cannot be read \(Permission denied\)", tmp_path, "table")

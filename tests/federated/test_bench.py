@@ -64,5 +64,5 @@ def test_raw_pixels_are_measured_on_the_device_where_they_fit(monkeypatch: pytes
     needed = 4 * (len(federation.dataset.train) + len(federation.dataset.test)) * 8 * 8 * 3
     workbench.device = torch.device("meta")
     for room, expected in ((needed / bench.PIXELS_SHARE, "meta"), (needed / bench.PIXELS_SHARE - 8, "cpu")):
-        monkeypatch.setattr(bench, "cap", lambda device, room=room: room)
+        monkeypatch.setattr(bench, "device_memory", lambda device, room=room: room)
         assert workbench.material(None).device == torch.device(expected)

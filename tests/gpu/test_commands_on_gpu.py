@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_protocol(run: Path) -> None:
     found = reevaluate(run, PROTOCOLS, FEW)
-    assert {"knn", "linear", "fewshot", "semi_10"} <= set(next(iter(found["accuracy"].values())))
+    (values,) = found["accuracy"].values()
+    assert {"knn", "linear", "fewshot", "semi_10"} <= set(values)
+    text = json.dumps(found)
+    assert all(name in text for name in ("cluster", "rankme"))
 
 
 @pytest.mark.parametrize("method", ["fedsimclr", "fedsc", "fedfoa", "fedca", "flesd", "fedmd", "orchestra"])

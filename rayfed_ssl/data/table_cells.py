@@ -1,0 +1,124 @@
+"""The cells of a CSV or TSV file, and what a column of them holds.
+
+The first line that is not blank names the columns, in UTF-8, with or without a byte-order mark. Cells are separated by
+commas, semicolons or tabs, whichever that line has most of outside of quotes; Excel's line ``sep=;`` says it, too. Rows
+without any text are left out.
+
+Shape legend: n rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import composed, printable
+
+DELIMITERS = ",;\t"
+LONGEST_CELL = 2**20
+QUOTED = re.compile(r'"[^"]*"')
+EXCELS = re.compile(r"sep=(.)\s*")
+INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.0*)?")
+NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+UNKNOWN = {"na", "n/a", "nan", "null", "none"}  # in a column of numbers, in any case
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cells of a file, (n rows) x (columns), and the line of the file that each row begins in."""
+
+    file: Path
+    names: tuple[str, ...]
+    rows: list[list[str]]
+    lines: list[int]
+
+    @property
+    def shown(self) -> str:
+        return printable(self.file)
+
+    @property
+    def stem(self) -> str:
+        """Its name without suffix, in small letters."""
+        return self.file.stem.lower()
+
+    def cells(self, name: str) -> list[str]:
+        """A column."""
+        at = self.names.index(name)
+        return [row[at] for row in self.rows]
+
+    def line(self, row: int) -> str:
+        """What messages call a row."""
+        return f"line {self.lines[row]} of {self.file}"
+
+
+def read_table(file: Path, key: str) -> Table:
+    """The table. Raises UserError for what is none, and for a row with other cells than the first has."""
+    shown = printable(file)
+    before = csv.field_size_limit(LONGEST_CELL)
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            delimiter, said = _delimiter(opened)
+            opened.seek(0)
+            rows, lines = _filled(opened, delimiter)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{key}.path: {shown} is not UTF-8 ({error.reason}); save it as UTF-8") from None
+    except csv.Error as error:
+        raise UserError(f"{key}.path: {shown} cannot be read as a table ({printable(str(error))})") from None
+    except OSError as error:
+        raise UserError(f"{key}.path: {shown} cannot be read ({error.strerror})") from None
+    finally:
+        csv.field_size_limit(before)
+    if said:
+        rows, lines = rows[1:], lines[1:]
+    if not rows:
+        raise UserError(f"{key}.path: {shown} is empty; its first line names the columns")
+    names = tuple(composed(name.strip()) for name in rows[0])
+    for row, line in zip(rows[1:], lines[1:], strict=True):
+        if len(row) != len(names):
+            raise UserError(f"{key}.path: line {line} of {shown} has {len(row)} cells, its first {len(names)}")
+    return Table(file, names, rows[1:], lines[1:])
+
+
+def _delimiter(lines: Iterable[str]) -> tuple[str, bool]:
+    """What separates the cells, by the first line that is not blank, and whether that line says nothing else."""
+    first = next((line for line in lines if line.strip()), "")
+    if excels := EXCELS.fullmatch(first):
+        return excels[1], True
+    return max(DELIMITERS, key=QUOTED.sub("", first).count), False
+
+
+def _filled(lines: Iterable[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
+    """The rows with any text, and the line that each begins in."""
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    rows, starts, begin = list[list[str]](), list[int](), 1
+    for row in reader:
+        if any(cell.strip() for cell in row):
+            rows.append(row)
+            starts.append(begin)
+        begin = reader.line_num + 1
+    return rows, starts
+
+
+def typed(cells: Sequence[str], fractions: bool = False) -> tuple[pa.ChunkedArray, int]:
+    """(the cells as integers, as numbers where some have ``fractions``, or as text, null where they are empty; how many
+    are): as what all of those are that say something. A leading zero makes text, and so do more than 18 digits.
+    """
+    said: list[Any] = [composed(cell.strip()) or None for cell in cells]
+    known = [cell for cell in said if cell is not None and cell.lower() not in UNKNOWN]
+    whole = all(map(INTEGER.fullmatch, known))
+    if not known or not (
+        whole or (fractions and all(map(NUMBER.fullmatch, known)) and any("." in cell for cell in known))
+    ):
+        return pa.chunked_array([pa.array(said, pa.string())]), said.count(None)
+    numbers = [
+        None if cell is None or cell.lower() in UNKNOWN else int(cell.partition(".")[0]) if whole else float(cell)
+        for cell in said
+    ]
+    return pa.chunked_array([pa.array(numbers)]), numbers.count(None)
