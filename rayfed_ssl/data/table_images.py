@@ -68,8 +68,10 @@ class Places:
         """
         text = cell.strip()
         given = self.folder / text
-        if not text or os.path.isfile(given):
-            return given if text else None
+        if not text:
+            return None
+        if os.path.isfile(given):  # where the table's path is relative, all of them are
+            return given if given.is_absolute() == self.folder.is_absolute() else Path(os.path.relpath(given))
         said = plain(text.replace("\\", "/"))
         if not ELSEWHERE.match(text):
             return self._at_end(os.path.normpath(said), table, text, called)

@@ -268,6 +268,17 @@ def test_paths_from_elsewhere_are_found_by_their_ends_and_counted(tmp_path: Path
     )
 
 
+def test_absolute_cells_of_a_table_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images(tmp_path, ["in/a.png", "in/b.png"])
+    table(tmp_path / "in/t.csv", [(tmp_path / "in/a.png",), ("b.png",)], "path")
+    monkeypatch.chdir(tmp_path)
+    data = whole(tmp_path, path=Path("in/t.csv"))
+    assert sorted(by_pixels(data)) == [0, 1]
+    assert data.names["train"].to_pylist() == ["a.png", "b.png"]
+    refused(r"line 2 of in/u\.csv and line 3 of in/u\.csv name the same image, a\.png", tmp_path, "table",
+            path=table(Path("in/u.csv"), [(tmp_path / "in/a.png",), ("a",)], "path"))  # fmt: skip
+
+
 def test_many_folders_with_images_of_one_name_are_found_at_once(tmp_path: Path) -> None:
     images(tmp_path, [f"{k}/image.png" for k in range(20)])
     data = whole(tmp_path, path=table(tmp_path / "t.csv", [(f"{k}/image",) for k in range(20)], "file"))
