@@ -137,7 +137,8 @@ def test_a_folder_with_a_run_is_refused_as_a_user_error(ray_session: ModuleType,
 def test_what_cannot_be_scheduled_is_refused_before_anything_is_written(
     ray_session: ModuleType, tmp_path: Path
 ) -> None:
-    config = tiny("fedsimclr", resources__actors=5, resources__gpus_per_client=0.25, resources__cpus_per_client=0.1)
+    wishes = {"actors": 5, "gpus_per_client": 0.25, "cpus_per_client": 0.1, "device": "auto"}
+    config = tiny("fedsimclr", **{f"resources__{key}": value for key, value in wishes.items()})
     with pytest.raises(UserError, match=r"5 actors x 0\.25 GPU = 1\.25 GPUs, the cluster has 1\.0: at most 4"):
         run_on_ray(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

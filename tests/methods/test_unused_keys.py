@@ -92,7 +92,7 @@ REFUSED = {
 ALLOWED = {
     "momentum of SGD": ("fedsimclr", {"train.optimizer.momentum": 0.5}),
     "bfloat16 on a GPU": ("fedsimclr", {"train.precision": "bfloat16", "resources.device": "cuda"}),
-    "bfloat16 where there is a GPU": ("fedsimclr", {"train.precision": "bfloat16"}),
+    "bfloat16 where there is a GPU": ("fedsimclr", {"train.precision": "bfloat16", "resources.device": "auto"}),
     "no momentum": ("fedsimclr", {"train.optimizer.name": "adam", "train.optimizer.momentum": 0.9}),
     "a share of tasks": ("fedlinked", {**TASKS, "data.public.share": 0.3, "data.task_images": 5}),
     "ours beside a paper's": (

@@ -382,8 +382,9 @@ def test_a_run_notes_that_a_cpu_has_no_bfloat16(tmp_path: Path) -> None:
     for precision, device, told in (
         ("bfloat16", "NVIDIA H200, cpu", 1), ("bfloat16", "NVIDIA H200", 0), ("float32", "cpu", 0)
     ):  # fmt: skip
-        assert len(no_bfloat16(tiny("fedsimclr", train__precision=precision), device)) == told
-    config = tiny("fedsimclr", train__precision="bfloat16", train__rounds=1)
+        config = tiny("fedsimclr", train__precision=precision, resources__device="auto")
+        assert len(no_bfloat16(config, device)) == told
+    config = tiny("fedsimclr", train__precision="bfloat16", train__rounds=1, resources__device="auto")
     run_locally(config, tmp_path)
     notes = json.loads((tmp_path / "environment.json").read_text())["notes"]
     assert "train.precision: bfloat16 has no effect on a CPU, where forward passes are float32" in notes
