@@ -18,6 +18,7 @@ from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.table_cells import typed
+from rayfed_ssl.data.table_images import Places
 from rayfed_ssl.settings.located import located
 from tests.command_line import Call
 from tests.data.files import fetch, pictures, png, refused
@@ -256,6 +257,17 @@ def test_names_with_dots_accents_and_large_suffixes(tmp_path: Path) -> None:
     assert sorted(by_pixels(whole(tmp_path, path=path))) == [1, 2, 3]
     path = table(tmp_path / "u.csv", [("1.2.840",), ("x.tar.png",)], "file")
     refused(r"1\.2\.840, line 2 of .*u\.csv cannot be decoded", tmp_path, "table", path=path)
+
+
+def test_only_the_suffix_of_an_image_is_one(tmp_path: Path) -> None:
+    """DICOM's files are often named by a number with dots."""
+    for name in ("1.2.840.1", "1.2.840.1.5"):
+        (tmp_path / "s").mkdir(exist_ok=True)
+        (tmp_path / "s" / name).write_bytes(bytes(128) + b"DICM")
+    places = Places(tmp_path, "data")
+    places.__dict__["files"] = sorted((tmp_path / "s").iterdir())  # none of them is an image
+    assert places.find("1.2.840.1", "t", "line 2") == tmp_path / "s/1.2.840.1"
+    assert places.find("1.2.840", "t", "line 3") is None
 
 
 def test_paths_from_elsewhere_are_found_by_their_ends_and_counted(tmp_path: Path) -> None:
