@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
 from dataclasses import dataclass
 from enum import StrEnum
 from string import Template
@@ -163,6 +162,41 @@ class $title(Partition):
 PARTITIONS = {"$name": $title}
 ''')
 
+SOURCE = Template('''"""$title: where the images come from, in one sentence.
+
+    rayfed-ssl run CONFIG.yaml 'imports=[$name.py]' data.name=$name data.path=FOLDER
+
+It begins as a folder of PNG files whose names begin with their class, as `cat_0012.png` does: CLASS_ANYTHING.png. A
+fifth of each class is held out for testing.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from rayfed_ssl.data.holdout import TEST_SHARE, stratified_halves
+from rayfed_ssl.data.images import Listing, Source
+from rayfed_ssl.data.sources import SourceConfig, SourceKind, existing
+
+
+def open_$name(config: SourceConfig, cache: Path, key: str) -> Source:
+    files = sorted(existing(config, key).glob("*_*.png"))
+    classes = sorted({file.name.split("_")[0] for file in files})
+    labels = np.array([classes.index(file.name.split("_")[0]) for file in files], dtype=np.int64)  # -1: unknown
+    rest, held_out = stratified_halves(labels, TEST_SHARE)
+
+    def listing(split: str) -> Listing:
+        rows = (held_out if split == "test" else rest)[: config.limits[split]]
+        chosen = [files[row] for row in rows]
+        # An image is its name and its file; in place of that, a file's bytes, or pixels: uint8 (H, W, 3).
+        return Listing(labels[rows], tuple(classes), lambda: ((file.name, file) for file in chosen))
+
+    return Source(tuple(files), listing)
+
+
+SOURCES = {"$name": SourceKind(open_$name)}
+''')
+
 ENCODER = Template('''"""$title: what kind of network it is, in one sentence (paper, table).
 
     rayfed-ssl run CONFIG.yaml 'imports=[$name.py]' clients.encoders=$name
@@ -230,11 +264,29 @@ def measure(material: Material, config: Config) -> dict[str, float]:
 PROTOCOLS = {"$name": Protocol(Config, measure, tags=lambda config: ("$name",))}
 ''')
 
-TEST = Template('''"""$title keeps what every run promises: finite, deterministic, resumable, the same bits on Ray."""
+TEST = Template('''"""$title keeps a run's promises: finite, deterministic, resumable, the same bits on Ray."""
 
 from pathlib import Path
 
 from rayfed_ssl.testing import contract
+
+Test$title = contract("$method", {"imports": ["$name.py"], $changes}, beside=Path(__file__).parent)
+''')
+
+SOURCE_TEST = Template('''"""$title keeps a run's promises: finite, deterministic, resumable, the same bits on Ray."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from PIL import Image
+
+from rayfed_ssl.testing import contract
+
+IMAGES = TemporaryDirectory()  # as $name reads them: noise of four classes
+for index in range(200):
+    pixels = np.random.default_rng(index).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(Path(IMAGES.name) / f"{'abcd'[index % 4]}_{index}.png")
 
 Test$title = contract("$method", {"imports": ["$name.py"], $changes}, beside=Path(__file__).parent)
 ''')
@@ -246,6 +298,7 @@ class Kind(StrEnum):
     METHOD = "method"
     PLUGIN = "plugin"
     OBJECTIVE = "objective"
+    SOURCE = "source"
     PARTITION = "partition"
     ENCODER = "encoder"
     PROTOCOL = "protocol"
@@ -256,76 +309,55 @@ class Beginning:
     """A kind of thing that others add: what it begins as, and what a run says to have it."""
 
     text: Template
-    known: Callable[[], Container[str]]
-    """The table that its name must not be in."""
+    table: str
+    """The table of ``extensions.TABLES`` that it adds a row to."""
     run: str
     """The overrides of a run that has it."""
     method: str
     """The method its test runs."""
     changes: str
     """What its test changes in the run."""
+    test: Template = TEST
 
     def files(self, name: str) -> tuple[str, str]:
         """The file of that name, and its test."""
         title = "".join(part.capitalize() for part in name.split("_"))
         method, changes = (Template(text).substitute(name=name) for text in (self.method, self.changes))
-        test = TEST.substitute(name=name, title=title, method=method, changes=changes)
+        test = self.test.substitute(name=name, title=title, method=method, changes=changes)
         return self.text.substitute(name=name, title=title), test
 
 
-def _methods() -> Container[str]:
-    from rayfed_ssl.methods import METHODS
-
-    return METHODS
-
-
-def _objectives() -> Container[str]:
-    from rayfed_ssl.objectives import OBJECTIVES
-
-    return OBJECTIVES
-
-
-def _partitions() -> Container[str]:
-    from rayfed_ssl.data.partition import PARTITIONS
-
-    return PARTITIONS
-
-
-def _encoders() -> Container[str]:
-    from rayfed_ssl.models import ENCODERS
-
-    return ENCODERS
-
-
-def _protocols() -> Container[str]:
-    from rayfed_ssl.evaluation import PROTOCOLS
-
-    return PROTOCOLS
-
-
 BEGINNINGS = {
-    Kind.METHOD: Beginning(METHOD, _methods, "method.name=$name", "$name", '"method.step": 0.5'),
+    Kind.METHOD: Beginning(METHOD, "METHODS", "method.name=$name", "$name", '"method.step": 0.5'),
     Kind.PLUGIN: Beginning(
-        PLUGIN, _methods, "'plugins=[{name: $name}]'", "fedsimclr", '"plugins": [{"name": "$name", "weight": 0.5}]'
+        PLUGIN, "METHODS", "'plugins=[{name: $name}]'", "fedsimclr", '"plugins": [{"name": "$name", "weight": 0.5}]'
     ),
     Kind.OBJECTIVE: Beginning(
         OBJECTIVE,
-        _objectives,
+        "OBJECTIVES",
         "method.name=fedavg 'objective={name: $name}'",
         "fedavg",
         '"objective": {"name": "$name"}',
     ),
+    Kind.SOURCE: Beginning(
+        SOURCE,
+        "SOURCES",
+        "data.name=$name data.path=FOLDER",
+        "fedsimclr",
+        '"data.name": "$name", "data.path": IMAGES.name',
+        SOURCE_TEST,
+    ),
     Kind.PARTITION: Beginning(
         PARTITION,
-        _partitions,
+        "PARTITIONS",
         "'data.partition={name: $name}'",
         "fedsimclr",
         '"data.partition": {"name": "$name", "ratio": 0.7}',
     ),
-    Kind.ENCODER: Beginning(ENCODER, _encoders, "clients.encoders=$name", "fedsimclr", '"clients.encoders": "$name"'),
+    Kind.ENCODER: Beginning(ENCODER, "ENCODERS", "clients.encoders=$name", "fedsimclr", '"clients.encoders": "$name"'),
     Kind.PROTOCOL: Beginning(
         PROTOCOL,
-        _protocols,
+        "PROTOCOLS",
         "'evaluation.protocols=[knn, $name]'",
         "fedsimclr",
         '"evaluation.protocols": ["knn", "$name"]',

@@ -45,7 +45,9 @@ def begin(kind: Kind, name: str, folder: Path) -> tuple[Path, Path]:
         raise UserError(f"NAME: found {name!r}; must be lower-case letters, digits and _, a letter first, at most 60")
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
         raise UserError(f"NAME: found {name!r}, a word of Python's own; must be another name")
-    if name in BEGINNINGS[kind].known():
+    from rayfed_ssl.extensions import TABLES  # imports torch, which is slow; the mistakes above are found without it
+
+    if name in TABLES[BEGINNINGS[kind].table]:
         article = "an" if kind[0] in "aeiou" else "a"
         raise UserError(f"NAME: found {name!r}, which is {article} {kind} already; must be a new name")
     paths = folder / f"{name}.py", folder / f"test_{name}.py"

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 from rayfed_ssl.commands.beginnings import Kind
 from rayfed_ssl.config import load_untrusted
@@ -85,6 +86,50 @@ def test_a_protocol_begins_as_the_nearest_class_mean(call: Call, tmp_path: Path,
     assert measured(tmp_path / "run")[1, None, "eval/half_way"] == pytest.approx(right)
 
 
+def drawn(folder: Path) -> dict[str, list[Path]]:
+    """Files of three classes, whose names begin with their class."""
+    folder.mkdir()
+    files: dict[str, list[Path]] = {"cat": [], "dog": [], "owl": []}
+    for index, (kind, count) in enumerate((("cat", 50), ("dog", 40), ("owl", 30))):
+        for number in range(count):
+            pixels = np.random.default_rng(100 * index + number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            files[kind].append(folder / f"{kind}_{number:03}.png")
+            Image.fromarray(pixels).save(files[kind][-1])
+    Image.fromarray(pixels).save(folder / "nobody.png")
+    return files
+
+
+@pytest.mark.parametrize("begun", [Kind.SOURCE], indirect=True)
+def test_a_source_begins_as_files_whose_names_begin_with_their_class(
+    call: Call, tmp_path: Path, begun: list[str]
+) -> None:
+    files = drawn(tmp_path / "images")
+    begun = [word.replace("FOLDER", str(tmp_path / "images")) for word in begun]
+    everything = ("data.limit=null", "data.test_limit=null")
+    assert call(*LOCAL, *begun, *everything, "--out", "run")[0] == 0
+    data = deal(load_untrusted(tmp_path / "run/config.yaml", trust_imports=True)).dataset
+    assert data.train.class_names == ("cat", "dog", "owl")
+    assert np.bincount(data.test.labels).tolist() == [10, 8, 6]  # a fifth of each
+    seen = dict[str, np.ndarray]()
+    for split, images in (("train", data.train), ("test", data.test)):
+        for name, label, pixels in zip(data.names[split].to_pylist(), images.labels, images.pixels, strict=True):
+            assert name.startswith(images.class_names[label])
+            seen[name] = pixels
+    assert sorted(seen) == sorted(file.name for kind in files.values() for file in kind)
+    for kind in files.values():
+        np.testing.assert_array_equal(seen[kind[0].name], np.asarray(Image.open(kind[0])))
+
+
+@pytest.mark.parametrize("begun", [Kind.SOURCE], indirect=True)
+def test_a_source_begins_with_clear_lines_on_what_is_not_there(call: Call, tmp_path: Path, begun: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, said in ((tmp_path / "empty", "no training images"), (tmp_path / "absent", "does not exist")):
+        status, _, err = call(*LOCAL, *(word.replace("FOLDER", str(path)) for word in begun), "--out", "run")
+        assert (status, err.count("\n")) == (2, 1)
+        assert said in err
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_tests_of_what_is_begun_pass(call: Call, tmp_path: Path) -> None:
     for kind in Kind:
         assert call("new", kind, f"own_{kind}", "--out", "mine")[0] == 0
@@ -109,6 +154,7 @@ def test_nothing_is_written_over_and_names_are_checked(call: Call, tmp_path: Pat
         ("method", "fedsc", "which is a method already"),
         ("plugin", "fedsc", "which is a plugin already"),
         ("objective", "simclr", "which is an objective already"),
+        ("source", "hub", "which is a source already"),
         ("partition", "iid", "which is a partition already"),
         ("encoder", "vgg9", "which is an encoder already"),
         ("protocol", "knn", "which is a protocol already"),
