@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from leaderboard_overall import LOCAL, PIXELS, UNTRAINED, with_baselines
+from leaderboard_clusters import clusters, over_sets
+from leaderboard_overall import LOCAL, PIXELS, UNTRAINED, excludes_zero, with_baselines
 from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES, NOT_RUN, complete, number, of_table, paired
 
@@ -42,23 +43,30 @@ def by_seed(rows: Sequence[Record], board: Mapping[str, Any], data: str, method:
 
 
 def below_pixels(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """For each data set and protocol what raw pixels reach, and the methods whose mean is lower: these learnt nothing
-    there that the protocol can see. Means are over the partitions and seeds.
+    """For each data set and protocol what raw pixels reach, and the methods below them: those whose 95% interval of the
+    paired differences over seeds says so, and those that are below in the mean alone. A difference is a mean over the
+    partitions.
     """
     beside = with_baselines(rows, board)
-    heads = ["", "raw pixels", "below them"]
+    heads = ["", "raw pixels", "below them", "in the mean also"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for data in board["data"]:
         for measure, words in MEASURES.items():
             of_pixels = by_seed(beside, board, data, PIXELS, measure)
-            means = {name: by_seed(beside, board, data, name, measure) for name in board["methods"]}
-            known = {name: fmean(values) for name, values in means.items() if values}
+            pairs = clusters(beside, board, measure, data=data, reference=PIXELS)
+            known = {name: over_sets([pairs[name]]) for name in board["methods"] if name in pairs}
             if of_pixels and known:
-                below = [f"`{name}`" for name, value in known.items() if value < fmean(of_pixels)]
-                told = f"{len(below)} of {len(known)}: {', '.join(below)}" if 0 < len(below) < len(known) else "none"
-                told = f"all {len(known)}" if len(below) == len(known) else told
-                lines.append(f"| {NAMES.get(data, data)}, {words} | {fmean(of_pixels):.3f} | {told} |")
+                below = [name for name, one in known.items() if one.mean < 0]
+                apart = [name for name in below if excludes_zero(known[name])]
+                shown = [_named(apart, len(known)), _named([name for name in below if name not in apart], len(known))]
+                title = f"{NAMES.get(data, data)}, {words}"
+                lines.append(f"| {title} | {fmean(of_pixels):.3f} | {' | '.join(shown)} |")
     return "\n".join(lines) if len(lines) > 2 else f"Raw pixels: {NOT_RUN}."
+
+
+def _named(some: Sequence[str], of: int) -> str:
+    """So many methods of all that were measured, by name."""
+    return f"{len(some)} of {of}: {', '.join(f'`{name}`' for name in some)}" if some else "none"
 
 
 def inert(rows: Sequence[Record], board: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 from leaderboard_rows import ONE, REFERENCE, Record
@@ -18,29 +18,30 @@ from rayfed_ssl.records.intervals import LEVEL
 
 @dataclass(frozen=True)
 class OverSets(Difference):
-    """A difference over several data sets: ``count`` clusters in all, ``free`` degrees of freedom within the sets."""
+    """A difference over several data sets: ``count`` clusters in all, ``free`` degrees of freedom of its interval."""
 
-    free: int = 0
+    free: float = 0.0
 
 
 def over_sets(sets: Sequence[Sequence[float]]) -> OverSets:
-    """The mean of the data sets' mean differences, with its 95% interval; without one where no set has two clusters.
+    """The mean of the data sets' mean differences, with its 95% interval; without one where a set has no two clusters.
 
-    The interval is about these very data sets: only what differs between the clusters of one set counts as chance, with
-    one variance for all sets. How far data sets differ from each other is no part of it. Student's t with
-    ``sum_s n_s - S`` degrees of freedom; of one set it is the paired t interval.
+    The interval is about these very data sets: only what differs between the clusters of one set counts as chance, and
+    each set has a variance of its own. How far data sets differ from each other is no part of it. Student's t with
+    Welch and Satterthwaite's degrees of freedom; of one set it is the paired t interval.
 
     Args:
         sets: of each of S data sets, n_s >= 1 numbers.
     """
     means = [fmean(each) for each in sets]
-    free = sum(len(each) for each in sets) - len(sets)
     middle, count = fmean(means), sum(map(len, sets))
-    if not free:
+    if min(map(len, sets)) < 2:
         return OverSets(middle, None, None, count)
-    squares = sum((x - mean) ** 2 for each, mean in zip(sets, means, strict=True) for x in each)
-    error = math.sqrt(squares / free * sum(1 / len(each) for each in sets)) / len(sets)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * error
+    of_means = [variance(each, mean) / len(each) for each, mean in zip(sets, means, strict=True)]
+    if not sum(of_means):
+        return OverSets(middle, middle, middle, count, free=float(count - len(sets)))
+    free = sum(of_means) ** 2 / sum(v**2 / (len(each) - 1) for v, each in zip(of_means, sets, strict=True))
+    half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * math.sqrt(sum(of_means)) / len(sets)
     return OverSets(middle, middle - half, middle + half, count, free=free)
 
 

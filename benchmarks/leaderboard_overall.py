@@ -1,8 +1,8 @@
 """The leaderboard in short: each method against a reference over all data sets and partitions, and what is told apart.
 
 A cluster is a data set and a seed (``leaderboard_clusters``). An interval is about the mean over these data sets, and
-counts what differs between the clusters of each as chance (``over_sets``). Where the data sets contradict each other, a
-mark says so.
+counts what differs between the clusters of each as chance (``over_sets``). Where two data sets differ by more, a mark
+says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST = 3  # clusters, for an interval that says something
 ALPHA = 0.05
 LOCAL = "local"
 PIXELS, UNTRAINED = "raw pixels", "untrained encoder"  # stand beside the methods, measured in the reference's runs
-DEPENDS = "≠"  # beside what two data sets contradict each other in
+DEPENDS = "≠"  # beside what two data sets differ in
 Differences = dict[str, dict[str, OverSets]]  # measure -> method -> over the reference, of LEAST clusters or more
 
 
@@ -50,26 +50,27 @@ def differences(
 
 
 def _known(found: Mapping[str, OverSets]) -> dict[str, OverSets]:
-    """Those of ``LEAST`` clusters or more, of one data set at least two."""
+    """Those of ``LEAST`` clusters or more, of each data set at least two."""
     return {method: one for method, one in found.items() if one.count >= LEAST and one.low is not None}
 
 
 def disagreements(
     rows: Sequence[Record], board: Mapping[str, Any], sets: Sequence[str], table: str = ONE
-) -> set[tuple[str, str]]:
-    """The (measure, method) whose differences to the reference are not alike on two data sets: Student's two-sample t
-    test at ``ALPHA``, over the clusters of each.
+) -> dict[tuple[str, str], bool]:
+    """The (measure, method) whose differences to the reference are not alike on two data sets, by Welch's t test at
+    ``ALPHA`` over the clusters of each, and whether their means are of different signs.
     """
+    found: dict[tuple[str, str], bool] = {}
     if len(sets) != 2:
-        return set()
-    beside, found = with_baselines(rows, board), set()
+        return found
+    beside = with_baselines(rows, board)
     for measure in MEASURES:
         one, other = (clusters(beside, board, measure, data=name, table=table) for name in sets)
         for method in one.keys() & other.keys() - {REFERENCE}:
             if min(len(one[method]), len(other[method])) >= LEAST:
-                p = float(stats.ttest_ind(one[method], other[method]).pvalue)
+                p = float(stats.ttest_ind(one[method], other[method], equal_var=False).pvalue)
                 if not math.isnan(p) and p < ALPHA:
-                    found.add((measure, method))
+                    found[measure, method] = fmean(one[method]) * fmean(other[method]) < 0
     return found
 
 
@@ -124,7 +125,7 @@ def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     if len(lines) == 2:
         return f"No method has {LEAST} clusters yet."
     below = corrected(found, ranked, " of ranked methods", holm)
-    return "\n".join([*lines, "", f"{below} {DEPENDS}: the data sets differ, so the mean hides what each says."])
+    return "\n".join([*lines, "", f"{below} {DEPENDS}: the difference is larger on one data set, or of another sign."])
 
 
 def corrected(found: Differences, methods: Sequence[str], whose: str, holm: set[tuple[str, str]]) -> str:

@@ -37,7 +37,7 @@ def verdicts(rows: Sequence[Record], board: Mapping[str, Any], table: str = ONE)
     sets = [name for name in board["data"] if any((row["data"], row["table"]) == (name, table) for row in rows)]
     sets = sets if len(sets) > 1 else []
     each = {name: differences(rows, {**board, "data": {name: None}}, REFERENCE, table) for name in sets}
-    odd = {pair for pair in disagreements(rows, board, sets, table) if pair[1] in ranked}
+    odd = {pair: of for pair, of in disagreements(rows, board, sets, table).items() if pair[1] in ranked}
     holm = {reference: survive(own, ranked) for reference, own in found.items()}
     heads = ["method", *(f"{words} over `{REFERENCE}`" for words in MEASURES.values())]
     heads += [f"{NAMES.get(name, name)} alone" for name in sets]
@@ -62,9 +62,9 @@ def legend(sets: Sequence[str], odd: int, asked: int) -> str:
     )
     if sets:
         told += (
-            f" {DEPENDS}: the data sets differ (t test at {100 * ALPHA:.0f}%, {odd} of {asked}, where chance alone "
-            f"would make about {ALPHA * asked:.0f}), so read their own columns: kNN linear few-shot, of three "
-            "clusters each."
+            f" {DEPENDS}: it differs between the data sets (Welch's t test at {100 * ALPHA:.0f}%, {odd} of {asked}, "
+            f"where chance alone would make about {ALPHA * asked:.0f}), without a sign where one is above and the "
+            "other below in the mean. Their own columns: kNN linear few-shot, of three clusters each."
         )
     return told
 
@@ -74,12 +74,17 @@ def _sign(
     method: str,
     measure: str,
     holm: set[tuple[str, str]] | None = None,
-    odd: set[tuple[str, str]] | None = None,
+    odd: Mapping[tuple[str, str], bool] | None = None,
 ) -> str:
-    """The sign of one method by one protocol; a dash where clusters are too few or the method is the reference."""
+    """The sign of one method by one protocol; a dash where clusters are too few or the method is the reference.
+
+    ``odd``: where data sets differ, and whether in their sign.
+    """
     one = found[measure].get(method)
     if one is None:
         return "-"
-    if (measure, method) in (odd or ()):
+    contradicts = (odd or {}).get((measure, method))
+    if contradicts:
         return DEPENDS
-    return SIGNS[verdict(one)] + (HOLM if (measure, method) in (holm or ()) else "")
+    sign = SIGNS[verdict(one)] + (HOLM if (measure, method) in (holm or ()) else "")
+    return sign if contradicts is None else f"{sign} {DEPENDS}"

@@ -60,24 +60,37 @@ def test_any_method_can_be_the_reference_and_any_number_compared() -> None:
     assert clusters(MADE, BOARD, "knn", "shoes", reference="fedbyol") == {}
 
 
-@pytest.mark.parametrize(
-    "sets", [[[0.1, 0.2, 0.4], [0.9, 0.5, 0.7]], [[0.1, 0.3], [0.2, 0.5, 0.1, 0.6], [1.0]], [[0.1, 0.4, 0.2]]]
-)
-def test_an_interval_over_data_sets_is_that_of_least_squares_with_a_mean_per_set(sets: list[list[float]]) -> None:
+@pytest.mark.parametrize("sets", [[[0.1, 0.2, 0.4], [0.9, 0.5, 0.7]], [[0.1, 0.3], [0.2, 0.5, 0.1, 0.6]]])
+def test_an_interval_over_two_data_sets_is_half_that_of_welchs_difference(sets: list[list[float]]) -> None:
+    """The mean of two sets' means is half the difference of one and the other with its sign turned."""
     found = over_sets(sets)
-    design = np.concatenate([np.tile(np.eye(len(sets))[at], (len(each), 1)) for at, each in enumerate(sets)])
-    values = np.concatenate(sets)
-    means, _, _, _ = np.linalg.lstsq(design, values, rcond=None)
-    free = len(values) - len(sets)
-    scale = float(np.sum((values - design @ means) ** 2)) / free
-    contrast = np.full(len(sets), 1 / len(sets))
-    error = np.sqrt(scale * contrast @ np.linalg.inv(design.T @ design) @ contrast)
-    low, high = stats.t.interval(0.95, free, loc=contrast @ means, scale=error)
-    assert (found.mean, found.low, found.high) == pytest.approx((contrast @ means, low, high))
-    assert (found.count, found.free) == (len(values), free)
-    if len(sets) == 1:
-        low, high = stats.ttest_1samp(sets[0], 0.0).confidence_interval(0.95)
-        assert (found.low, found.high) == pytest.approx((low, high))
+    other = stats.ttest_ind(sets[0], [-each for each in sets[1]], equal_var=False)
+    low, high = other.confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        ((np.mean(sets[0]) + np.mean(sets[1])) / 2, low / 2, high / 2)
+    )
+    assert (found.count, found.free) == (sum(map(len, sets)), pytest.approx(other.df))
+
+
+def test_an_interval_over_one_data_set_is_the_paired_t_interval() -> None:
+    found = over_sets([[0.1, 0.4, 0.2]])
+    low, high = stats.ttest_1samp([0.1, 0.4, 0.2], 0.0).confidence_interval(0.95)
+    assert (found.low, found.high, found.free) == pytest.approx((low, high, 2))
+
+
+def test_there_is_no_interval_where_a_data_set_has_one_cluster_and_none_around_differences_that_are_all_alike() -> None:
+    lone = over_sets([[0.1, 0.3], [0.2, 0.5, 0.1, 0.6], [1.0]])
+    assert (lone.mean, lone.low, lone.count) == (pytest.approx((0.2 + 0.35 + 1) / 3), None, 7)
+    alike = over_sets([[0.5, 0.5], [0.25, 0.25]])
+    assert (alike.low, alike.mean, alike.high) == (0.375, 0.375, 0.375)
+
+
+def test_data_sets_have_variances_of_their_own() -> None:
+    """Simulated: one set's differences vary ten times as much; of 95 % intervals 19 in 20 and a few hold the truth."""
+    draw = np.random.default_rng(0)
+    drawn = draw.normal(size=(2000, 2, 3)) * np.array([1.0, 10.0])[:, None]
+    held = np.mean([(one := over_sets(sets.tolist())).low <= 0 <= one.high for sets in drawn])  # type: ignore[operator]
+    assert 0.94 < held < 0.97
 
 
 def test_how_far_data_sets_are_apart_is_no_part_of_an_interval() -> None:

@@ -242,10 +242,9 @@ def test_the_forest_shows_tables_means_and_intervals_over_clusters() -> None:
         drawn = bars(axes, vertical=False)
         assert list(drawn) == order
         for method, pairs in CLUSTERS.items():
-            sets = [factor * np.array(pairs), factor * np.multiply(pairs, 0.5)]  # two, which share a variance
-            error = np.sqrt(np.mean([np.var(each, ddof=1) for each in sets]) / (2 * len(pairs)))
-            mean, free = float(np.mean(sets)), 2 * len(pairs) - 2
-            expected = (mean, *stats.t.interval(0.95, free, loc=mean, scale=error))
+            one, other = factor * np.array(pairs), factor * np.multiply(pairs, 0.5)
+            twice = stats.ttest_ind(one, -other, equal_var=False).confidence_interval(0.95)
+            expected = (float(np.mean([one, other])), twice.low / 2, twice.high / 2)
             assert drawn[method] == pytest.approx([100 * each for each in expected])
     dots = {
         round(float(line.get_xdata()[0]), 6) for line in made.axes[0].lines if line.get_alpha() and
