@@ -169,7 +169,10 @@ class ClientActor:
         if running is not None:
             running.tags.append(work.tag)
         succeeded = {result.client for result in chunk.results}
-        has_state = [client in succeeded and bool(state) for client, state in zip(work.clients, new, strict=True)]
+        has_state = [  # or had one, and emptied it
+            client in succeeded and bool(now or before)
+            for client, before, now in zip(work.clients, states, new, strict=True)
+        ]
         changed = [state if keep else None for state, keep in zip(new, has_state, strict=True)]
         within, apart, sum_header = changed, list[Any](), None
         if work.hands_over and work.exchange is not None:

@@ -339,11 +339,13 @@ class RayCohort(Cohort):
 
     def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
         self._pool.draining = wait
-        while wait and not all(call.done for _, _, call in self._evaluating):
-            self._pool.advance()
-        while self._pool.advance(block=False):
-            pass
-        self._pool.draining = False
+        try:
+            while wait and not all(call.done for _, _, call in self._evaluating):
+                self._pool.advance()
+            while self._pool.advance(block=False):
+                pass
+        finally:
+            self._pool.draining = False
         finished = [entry for entry in self._evaluating if entry[2].done]
         self._evaluating = [entry for entry in self._evaluating if not entry[2].done]
         return [(round, client, self._assessed(round, client, call)) for round, client, call in finished]

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,39 @@ from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.mirror import mirrored
 
+NEWEST = 100  # lines of a detached run that its driver keeps: nobody reads them, its folder has all
 STATE_LOSSES = 3  # times in a row that state is lost without a round in between before the run gives up
+
+
+class ProgressLog:
+    """What a run reports, until its reader has it: memory does not grow with the rounds.
+
+    Args:
+        kept: at most so many lines, the newest, where nobody may be reading; None: all that were not read.
+    """
+
+    def __init__(self, kept: int | None = None) -> None:
+        self.round = 0
+        self._lines: deque[Progress] = deque(maxlen=kept)
+        self._before = self._given = 0  # how many lines are gone, and how many were read at least once
+        self._lock = threading.Lock()
+
+    def append(self, progress: Progress) -> None:
+        with self._lock:
+            self._before += len(self._lines) == self._lines.maxlen
+            self._lines.append(progress)
+            self.round = progress.round
+
+    def since(self, count: int) -> list[Progress]:
+        """The lines after the first ``count``, as far as they are kept. Whoever asks for them has those before, if this
+        process gave them: a reader of a driver that was restarted counts the lines of the one before.
+        """
+        with self._lock:
+            for _ in range(min(count, self._given) - self._before):
+                self._lines.popleft()
+                self._before += 1
+            self._given = self._before + len(self._lines)
+            return list(self._lines)[max(count - self._before, 0) :]
 
 
 class Driver:
@@ -50,7 +83,7 @@ class Driver:
         self.order, self.begun = order, begun
         self.plan = order.plan
         self.process = uuid.uuid4().hex
-        self.progress_list: list[Progress] = []
+        self.reported = ProgressLog(kept=NEWEST if order.detached else None)
         self.status = "waiting"
         self.result: Any = None
         self.stop_wanted = threading.Event()
@@ -94,7 +127,7 @@ class Driver:
                 self.order.folder,
                 self._connect,
                 resume=resume and (begun or self.order.resume),
-                report=self.progress_list.append,
+                report=self.reported.append,
                 stopping=self.stop_wanted.is_set,
                 saved=saved,
             )
@@ -128,14 +161,14 @@ class Driver:
                 self.plan = left
 
     def _reached(self) -> int:
-        return self.progress_list[-1].round if self.progress_list else 0
+        return self.reported.round
 
     def _say(self, line: str) -> None:
-        self.progress_list.append(Progress(self._reached(), self.order.config.train.rounds, line))
+        self.reported.append(Progress(self._reached(), self.order.config.train.rounds, line))
 
     def progress(self, since: int = 0) -> Update:
-        """What was reported after the first ``since`` lines, and where the run stands."""
-        return Update(self.process, self.progress_list[since:], self.status, self.result)
+        """What was reported after the first ``since`` lines, which the reader has, and where the run stands."""
+        return Update(self.process, self.reported.since(since), self.status, self.result)
 
     def state(self) -> tuple[str, int]:
         """Where it stands: ``Update``'s status, and the round that it is at."""

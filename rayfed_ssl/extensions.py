@@ -18,7 +18,7 @@ import importlib.util
 import linecache
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -121,18 +121,27 @@ def load(extensions: Iterable[Extension]) -> None:
             continue
         if known is not None:
             unload(known)
-        module = _executed(extension)
-        rows = [(table, getattr(module, attribute, {})) for attribute, table in TABLES.items()]
-        if not any(len(found) for _, found in rows):
-            raise UserError(f"{extension.origin}: defines none of {', '.join(TABLES)}; there is nothing to import")
-        _loaded[extension.name] = extension
+            sys.modules.pop(known.module, None)  # an installed module's source is another one now
+        rows = _rows(_executed(extension), extension)
         try:
             for table, found in rows:
-                for name, row in dict(found).items():
+                for name, row in found.items():
                     table.add(name, row, extension.origin)
-        except UserError:
+        except BaseException:
             unload(extension)
             raise
+        _loaded[extension.name] = extension
+
+
+def _rows(module: ModuleType, extension: Extension) -> list[tuple[Table[Any], Mapping[str, Any]]]:
+    """What a module defines for each table. Raises UserError where it is no mapping of names, or nothing at all."""
+    found = [(name, table, getattr(module, name, {})) for name, table in TABLES.items()]
+    for name, _, rows in found:
+        if not isinstance(rows, Mapping) or not all(isinstance(key, str) for key in rows):
+            raise UserError(f"{extension.origin}: found {name} of type {type(rows).__name__}; must be a dict of names")
+    if not any(rows for _, _, rows in found):
+        raise UserError(f"{extension.origin}: defines none of {', '.join(TABLES)}; there is nothing to import")
+    return [(table, rows) for _, table, rows in found]
 
 
 def unload(extension: Extension) -> None:
@@ -146,6 +155,7 @@ def _executed(extension: Extension) -> ModuleType:
     """The module, run. Raises UserError naming the line where it raises."""
     try:
         if extension.source is None:
+            importlib.invalidate_caches()
             return importlib.import_module(extension.name)
         module = ModuleType(extension.module)
         place = f"<{extension.name} {extension.digest[:12]}>"

@@ -12,7 +12,10 @@ import pytest
 
 from rayfed_ssl.api.asked import asked
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.table import Table
 from rayfed_ssl.config import load, load_untrusted
+from rayfed_ssl.extensions import gather, unload
+from rayfed_ssl.extensions import load as add
 from rayfed_ssl.methods import METHODS, flesd
 from rayfed_ssl.settings.files import dumped
 from rayfed_ssl.simulation.reevaluation import reevaluate
@@ -278,6 +281,8 @@ def test_another_file_of_that_name_is_not_written_over(tmp_path: Path) -> None:
         ("not a module", None, "must be a path that ends in .py, or the name of a module"),
         ("my_method.py", "x = 1\ny = 1 / 0\n", r"cannot be imported, line 2 \(ZeroDivisionError: division by zero\)"),
         ("my_method.py", "def f(:\n", r"cannot be imported, line 1 \(SyntaxError"),
+        ("my_method.py", "METHODS = [1]\n", "found METHODS of type list; must be a dict of names"),
+        ("my_method.py", "ENCODERS = {1: 2}\n", "found ENCODERS of type dict; must be a dict of names"),
         ("my_method.py", "x = 1\n", "defines none of METHODS, OBJECTIVES, HEADS, ENCODERS, SOURCES, PARTITIONS, PROT"),
         ("my_method.py", MINE.format(name="fedsc", halves=1), "found method 'fedsc', which rayfed-ssl itself defines"),
     ],
@@ -285,9 +290,10 @@ def test_another_file_of_that_name_is_not_written_over(tmp_path: Path) -> None:
 def test_what_cannot_be_imported_is_one_line(entry: str, text: str | None, message: str, tmp_path: Path) -> None:
     if text is not None:
         written(tmp_path, text=text)
-    with pytest.raises(UserError, match=message) as caught:
-        tiny_run("fedsimclr", {"imports": [entry]}, tmp_path)
-    assert "\n" not in str(caught.value)
+    for _ in range(2):  # what was refused is refused again
+        with pytest.raises(UserError, match=message) as caught:
+            tiny_run("fedsimclr", {"imports": [entry]}, tmp_path)
+        assert "\n" not in str(caught.value)
 
 
 def test_imports_are_a_list_of_names_each_once(tmp_path: Path) -> None:
@@ -298,3 +304,38 @@ def test_imports_are_a_list_of_names_each_once(tmp_path: Path) -> None:
         tiny_run("fedsimclr", {"imports": "my_method.py"}, tmp_path)
     with pytest.raises(UserError, match=r"found my_method\.py twice"):
         tiny_run("fedsimclr", {"imports": ["my_method.py", "deeper/my_method.py"]}, tmp_path)
+
+
+def test_a_module_that_was_edited_is_run_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, whose process imported the module before."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for halves in (2, 30):
+        (tmp_path / "edited_method.py").write_text(MINE.format(name="mine", halves=halves))
+        (extension,) = gather(["edited_method"], tmp_path)
+        add([extension])
+        assert METHODS["mine"].config.model_fields["halves"].default == halves
+    unload(extension)
+    sys.modules.pop("edited_method")
+
+
+class Point:
+    """An installed package's entry point."""
+
+    value = "package:ROW"
+
+    def __init__(self, name: str, row: object) -> None:
+        self.name, self.row = name, row
+
+    def load(self) -> object:
+        return self.row
+
+
+def test_what_one_package_offers_wrongly_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [Point("aaa", 1), Point("mine", 2), Point("zzz", 3)]
+    monkeypatch.setattr("rayfed_ssl.base.table.entry_points", lambda group: points)
+    table = Table("number", "a.group", {"mine": 0})
+    for _ in range(2):
+        with pytest.raises(UserError, match="found number 'mine', which rayfed-ssl itself defines"):
+            list(table)
+    points.pop(1)
+    assert sorted(table) == ["aaa", "mine", "zzz"]

@@ -178,6 +178,13 @@ def test_config_takes_sigma_or_epsilon_but_not_both() -> None:
     assert given.noise_scale(4.0, 5_000, 7) == 1e-3
     target = privacy.PrivacyConfig(epsilon=3)
     assert target.noise_scale(4.0, 5_000, 1) == pytest.approx(1.307657e-3, abs=5e-10)
-    for wrong in ({}, {"sigma": 1, "epsilon": 1}, {"sigma": 0}, {"sigma": 1, "delta": 1}, {"sigma": 1, "clip": 4}):
+    for wrong in (
+        {},
+        {"sigma": 1, "epsilon": 1},
+        {"sigma": 0},
+        {"sigma": 1e-160},
+        {"sigma": 1, "delta": 1},
+        {"sigma": 1, "clip": 4},
+    ):
         with pytest.raises(ValidationError):
             privacy.PrivacyConfig(**wrong)

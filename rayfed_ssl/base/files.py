@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,6 +48,15 @@ def readable_as_usual(path: Path, write: Callable[[Path], object]) -> None:
     mode = path.stat().st_mode & 0o777
     write(path)
     path.chmod(mode)
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON, with null for the numbers that JSON does not have: NaN and the infinite ones."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ blocks into one schema. PyYAML reads ``1e-3`` as a string; pydantic's lax mode t
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import sys
 from functools import lru_cache
@@ -53,7 +54,8 @@ def texts(block: type[BaseModel]) -> dict[str, str]:
     for kind in reversed(block.__mro__):
         module = sys.modules.get(kind.__module__)
         if issubclass(kind, BaseModel) and kind is not BaseModel and module is not None:
-            found |= _in_source(inspect.getsource(module)).get(kind.__qualname__, {})
+            with contextlib.suppress(OSError, TypeError):  # of a class made at a prompt or in a notebook there is none
+                found |= _in_source(inspect.getsource(module)).get(kind.__qualname__, {})
     own = {name: field.description for name, field in block.model_fields.items() if field.description}
     return found | own
 

@@ -73,15 +73,18 @@ class Table(Mapping[str, Row]):
         """Add what installed packages offer. Raises UserError for one that cannot be imported or is taken."""
         if self._discovered:
             return
-        self._discovered = True
-        for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
-            origin = f"entry point {point.name} = {point.value!r}"
-            try:
-                row = point.load()
-            except Exception as error:
-                self._discovered = False
-                raise UserError(f"{origin} in {self.group}: cannot be loaded ({error!r})") from error
-            self.add(point.name, row, origin)
+        self._discovered = True  # a package that looks at the table while it is imported finds what is there so far
+        try:
+            for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
+                origin = f"entry point {point.name} = {point.value!r}"
+                try:
+                    row = point.load()
+                except Exception as error:
+                    raise UserError(f"{origin} in {self.group}: cannot be loaded ({error!r})") from error
+                self.add(point.name, row, origin)
+        except BaseException:
+            self._discovered = False
+            raise
 
     def __getitem__(self, name: str) -> Row:
         if name not in self._rows:

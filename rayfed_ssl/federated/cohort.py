@@ -233,8 +233,8 @@ class Cohort(abc.ABC):
         """
         task = Task(operation, self.round, message, {SERVER: Start(self.round, call)})
         for chunk in self._run(task, (SERVER,), lambda _: {}, None):
-            for error in chunk.errors:
-                raise error
+            if chunk.errors:
+                raise chunk.errors[0]
             (result,) = chunk.results
             self._note(result)
             if self.clock is not None:
@@ -295,7 +295,10 @@ class Cohort(abc.ABC):
             for client, work in exchange.expected.items():
                 self.ledger.book_up(client, task.operation, work.up)
             self.clock.end(exchange)
-            raise self._void(f"{len(self.clients)} of {len(whom)} replied" if self.clients else "nobody replied")
+            left = (
+                f"{len(self.clients)} of {len(whom)} replied" if everybody else f"{len(self.clients)} clients are left"
+            )
+            raise self._void(left if self.clients else "nobody replied")
         try:
             yield exchange.replying, own if self.clock.predicts else send
         finally:

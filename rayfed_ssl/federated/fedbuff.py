@@ -210,7 +210,7 @@ class FedBuff:
         """
         self.wait_for_replies(t, cohort)
         cohort.clients = tuple(sorted({flight.client for flight in self.buffer}))
-        version, total, used = self.slots.version, FixedPointSum(), []
+        version, total, used, staleness = self.slots.version, FixedPointSum(), [], list[int]()
         contributions = {flight: self.contribution(flight) for flight in self.buffer}
         weights = np.array([contribution.weight for contribution in contributions.values()], np.float64)
         normalised = dict(zip(contributions, (weights / weights.sum()).tolist(), strict=True))
@@ -220,6 +220,7 @@ class FedBuff:
                 flight = wave[reply.client]
                 total.add(normalised[flight], {"weights": reply["weights"]})
                 used.append(contributions[flight])
+                staleness.append(version - flight.version)
         if not used:
             self.buffer = []  # as replies that were lost: the next update waits for others
         cohort.require(used)
@@ -228,7 +229,6 @@ class FedBuff:
         vector = stepped(
             current.vector, version, mean.vector, used, anchors, self.config.lr, current.parameters
         ).astype(np.float32)
-        staleness = [version - flight.version for flight in self.buffer]
         self.server.metrics |= {"fedbuff/staleness": float(np.mean(staleness)), "fedbuff/version": version + 1.0}
         self.advance(current)
         self.server.weights = current.with_vector(vector)

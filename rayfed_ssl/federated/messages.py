@@ -120,8 +120,10 @@ class Averaging:
 
     @classmethod
     def over(cls, clients: Sequence[int], counts: Mapping[int, float] | np.ndarray, fields: Sequence[str]) -> Averaging:
-        """These clients by their ``counts``, which are normalised."""
+        """These clients by their ``counts``, which are normalised. Raises ValueError where they add up to nothing."""
         raw = np.array([counts[client] for client in clients], np.float64)
+        if not (raw >= 0).all() or not 0 < raw.sum() < np.inf:
+            raise ValueError(f"found the counts {raw.tolist()}; must be finite, none below 0 and one above")
         return cls(dict(zip(clients, (raw / raw.sum()).tolist(), strict=True)), tuple(fields))
 
     def of(self, clients: Sequence[int]) -> Averaging:

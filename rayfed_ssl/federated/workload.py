@@ -74,4 +74,4 @@ def local_batches(settings: RunSettings, count: int, epochs: int | None = None, 
     per_epoch = count // size
     if epochs is None and train.local_steps:
         return Batches(size, per_epoch, train.local_steps)
-    return Batches(size, per_epoch, per_epoch * (epochs or train.local_epochs))
+    return Batches(size, per_epoch, per_epoch * (train.local_epochs if epochs is None else epochs))

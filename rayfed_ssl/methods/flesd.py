@@ -264,7 +264,7 @@ class Service(Embedding):
         """The queue before the first step: keys of ``size`` different images."""
         order = numpy_generator(self.config.seed, self.round, self.id, self.operation, "warm up")
         positions = torch.from_numpy(order.permutation(len(pixels))[:size]).to(self.bench.device)
-        parts = torch.tensor_split(positions, math.ceil(size / batch))
+        parts = torch.tensor_split(positions, min(math.ceil(size / batch), size // 2))  # BatchNorm needs two images
         keys = [self.units(key, self.views(pixels[part], draws, 1)[0]) for part in parts]
         return AnchorQueue(torch.cat(keys), positions)
 

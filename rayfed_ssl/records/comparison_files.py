@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from rayfed_ssl.base.files import replace_file, write_json
+from rayfed_ssl.base.files import finite, replace_file, write_json
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
@@ -134,9 +134,9 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
         "same_split": not comparison.other_splits,
         "same_images": not comparison.other_images,
         "left_out": dict(comparison.left_out),
-        "selection": None if selection is None else _finite(asdict(selection)),
+        "selection": None if selection is None else finite(asdict(selection)),
         "notes": notes(comparison),
-        "rows": _finite(rows),
+        "rows": finite(rows),
     }
 
 
@@ -153,15 +153,6 @@ def _pairs(comparison: Comparison, row: Row) -> dict[str, dict[str, dict[str, An
             numbers = {"seeds": seeds, "low": of.low, "high": of.high, of.of.replace(" ", "_"): of.count}
             found.setdefault(other.name, {})[measure] = numbers
     return found
-
-
-def _finite(value: Any) -> Any:
-    """With null for numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))) else value
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

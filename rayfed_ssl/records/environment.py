@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rayfed_ssl.data.images import Scaling
 
 PACKAGES = ("rayfed-ssl", "torchvision", "ray", "numpy", "pyarrow", "scikit-learn")
 SECRET_KEY = re.compile(r"(?i)([\w.-]*(?:token|secret|password|passwd|credential|api[_-]?key)[\w.-]*=).*")
+SECRET_OPTION = re.compile(r"(?i)--?[\w-]*(?:token|secret|password|passwd|credential|api[_-]?key)[\w-]*")
 URI_SECRET = re.compile(r"(\w+://)[^/@\s]+@")
 URI_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 
@@ -195,7 +197,11 @@ def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:
 def command_line(arguments: list[str]) -> str:
     """The command as the user typed it, without secrets and the home directory's name."""
     program, *rest = arguments or [""]
-    return shlex.join([Path(program).name, *(_discreet(argument) for argument in rest)])
+    shown = [
+        "***" if SECRET_OPTION.fullmatch(before) and not argument.startswith("-") else _discreet(argument)
+        for before, argument in pairwise(["", *rest])
+    ]
+    return shlex.join([Path(program).name, *shown])
 
 
 def _discreet(argument: str) -> str:

@@ -50,7 +50,7 @@ class LocalCohort(Cohort):
                 self.worker, task, clients=[client], own=[fields], states=[state], averaging=averaging,
                 where="in this process", running=total,
             )  # fmt: skip
-            if new and client != SERVER and chunk.results:
+            if new is not None and (new or state) and client != SERVER and chunk.results:
                 freeze(new)
                 self._pending[client] = new
             yield chunk

@@ -11,7 +11,6 @@ Every finished round has exactly one object of the first kind. Values that are n
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rayfed_ssl.base.files import finite
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.report.verdict import verdict
 from rayfed_ssl.simulation.progress import Progress
@@ -63,14 +63,10 @@ class Events:
         self._say({"event": "end", "run": str(where), **summary, "verdict": asdict(verdict(summary))})
 
     def _say(self, event: Mapping[str, Any]) -> None:
-        finite = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in event.items()
-        }
         if self.lost:
             return
         try:
-            print(json.dumps(finite, allow_nan=False), file=self.out, flush=True)
+            print(json.dumps(finite(event), allow_nan=False), file=self.out, flush=True)
         except OSError as error:
             self.lost = True
             self.line(f"standard output: {error.strerror or error}; going on without it")

@@ -15,7 +15,7 @@ from ray.util.placement_group import placement_group_table
 
 from actors import driver as module
 from actors import follow as following
-from actors.driver import Driver
+from actors.driver import Driver, ProgressLog
 from actors.failures import StateLost
 from actors.follow import run_on_ray
 from actors.order import RESTARTS
@@ -166,7 +166,8 @@ def scripted(
     order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": folder, "uri": None, "resume": False})
     driver.order, driver.restarted, driver.reconstructed, driver.process = order, False, False, "here"
     driver.begun = None
-    driver.progress_list, driver.status, driver.result, driver.stop_wanted = [], "waiting", None, threading.Event()
+    driver.reported, driver.status, driver.result = ProgressLog(), "waiting", None
+    driver.stop_wanted = threading.Event()
     return driver, resumed
 
 
@@ -198,7 +199,7 @@ def test_lost_state_sends_the_run_back_to_its_checkpoint_and_it_says_so(
     )
     assert driver.run() == {"status": "complete"}
     assert resumed == [False, True]
-    assert "state of client 3 lost; going on from the newest checkpoint" in [p.line for p in driver.progress_list]
+    assert "state of client 3 lost; going on from the newest checkpoint" in [p.line for p in driver.reported.since(0)]
     assert driver.progress(0).status == "done"
 
 
@@ -232,3 +233,35 @@ def test_errors_that_cannot_travel_become_their_text(monkeypatch: pytest.MonkeyP
     assert driver.progress(0).result is error
     assert [p.round for p in driver.progress(0).progress] == [1]
     assert driver.progress(1).progress == []
+
+
+def lines_of(log: ProgressLog, since: int) -> list[str]:
+    return [progress.line for progress in log.since(since)]
+
+
+def test_lines_that_their_reader_has_are_kept_no_longer() -> None:
+    log = ProgressLog()
+    for number in range(5):
+        log.append(Progress(number, 9, f"line {number}"))
+    assert lines_of(log, 0) == [f"line {number}" for number in range(5)]
+    assert lines_of(log, 0) == [f"line {number}" for number in range(5)]  # the answer was lost: asked again
+    assert lines_of(log, 3) == ["line 3", "line 4"]
+    assert len(log._lines) == 2
+    log.append(Progress(5, 9, "line 5"))
+    assert lines_of(log, 5) == ["line 5"]
+    assert (lines_of(log, 6), log.round) == ([], 5)
+
+
+def test_a_reader_of_the_driver_before_takes_no_line_from_its_successor() -> None:
+    log = ProgressLog()
+    log.append(Progress(1, 9, "going on"))
+    assert lines_of(log, 50) == []
+    assert lines_of(log, 0) == ["going on"]
+
+
+def test_of_a_detached_run_the_newest_lines_are_kept() -> None:
+    log = ProgressLog(kept=3)
+    for number in range(8):
+        log.append(Progress(number, 9, f"line {number}"))
+    assert (lines_of(log, 0), log.round) == (["line 5", "line 6", "line 7"], 7)
+    assert lines_of(log, 7) == ["line 7"]

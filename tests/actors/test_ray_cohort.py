@@ -71,6 +71,10 @@ class Bench(Worker):
         state["seen"] = int(state.get("seen", 0)) + 1
         return {"seen": state["seen"], "value": np.full(2, client, np.float32)}
 
+    def do_forget(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        state.clear()
+        return {}
+
     def do_look(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
         writeable = {name: bool(v.flags.writeable) for name, v in message.items() if isinstance(v, np.ndarray)}
         return {"writeable": writeable, "published": sorted(self.published), "fields": sorted(message)}
@@ -438,6 +442,18 @@ def test_states_go_in_and_out_and_wait_for_the_end_of_the_round(made: Made) -> N
     assert list(cohort.states()) == [(3, {"seen": 10})]
     cohort.begin_round(3, (0, 3))
     assert [reply["seen"] for reply in cohort.ask("count")] == [1, 11]
+
+
+def test_a_state_that_is_emptied_stays_empty(made: Made, federation: Federation) -> None:
+    in_process = LocalCohort(CONFIG, federation, Ledger())
+    in_process.worker = Bench(CONFIG, federation)
+    for cohort in (made(), in_process):
+        for round, operation in enumerate(("count", "forget", "count"), start=1):
+            cohort.begin_round(round, (0, 3))
+            seen = [reply.fields.get("seen") for reply in cohort.ask(operation)]
+            cohort.end_round()
+        assert seen == [1, 1]
+        assert dict(cohort.states()) == {0: {"seen": 1}, 3: {"seen": 1}}
 
 
 def test_where_everybody_takes_part_the_states_of_a_call_are_one_object(made: Made, pool: Pool) -> None:

@@ -12,7 +12,7 @@ from actors import driver as module
 from actors import follow as following
 from actors import plan as plans
 from actors import pool as pools
-from actors.driver import Driver
+from actors.driver import Driver, ProgressLog
 from actors.failures import StateLost
 from actors.order import Update
 from actors.plan import reserve, what_is_left
@@ -67,7 +67,7 @@ def test_only_a_run_under_way_goes_on_with_fewer(
     monkeypatch.setattr(module, "free_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}] * nodes)
     driver = Driver.__new__(Driver)
     order: Any = type("Order", (), {"config": tiny("fedsimclr", resources__wait_s=9), "group": "a"})
-    driver.order, driver.plan, driver.under_way, driver.progress_list = order, FOUR, under_way, []
+    driver.order, driver.plan, driver.under_way, driver.reported = order, FOUR, under_way, ProgressLog()
     driver.stop_wanted = threading.Event()
     if actors is None:  # nothing was lost: others hold the resources, and the user hears of it
         with pytest.raises(UserError, match="waited 9 s"):
@@ -77,7 +77,7 @@ def test_only_a_run_under_way_goes_on_with_fewer(
     assert driver._reserve(order.config).group is None
     assert asked == [4, actors]
     assert driver.plan.actors == actors
-    assert driver.progress_list[-1].line.endswith("going on with 2 of 4 actors")
+    assert driver.reported.since(0)[-1].line.endswith("going on with 2 of 4 actors")
 
 
 class Nowhere:
@@ -138,7 +138,7 @@ def test_a_run_under_way_shrinks_until_it_has_a_place_or_even_one_actor_has_none
     order: Any = type("Order", (), {"config": tiny("fedsimclr", resources__wait_s=9), "group": "a"})
     for most, expected in ((2, [4, 3, 2]), (0, [4, 3, 2, 1])):
         driver = Driver.__new__(Driver)
-        driver.order, driver.plan, driver.under_way, driver.progress_list = order, FOUR, True, []
+        driver.order, driver.plan, driver.under_way, driver.reported = order, FOUR, True, ProgressLog()
         asked.clear()
         if most:
             driver._reserve(order.config)

@@ -37,6 +37,13 @@ def test_a_subclass_keeps_texts_and_may_say_otherwise() -> None:
     assert texts(Derived) == {**texts(Base), "fourth": "Of the subclass.", "fifth": "Its own."}
 
 
+def test_of_a_class_without_a_source_only_descriptions_are_known() -> None:
+    """As in a notebook, whose module ``__main__`` has no file."""
+    made = type("Prompted", (Block,), {"__module__": "builtins", "__annotations__": {"own": int}, "own": Field(1)})
+    assert texts(made) == {}
+    assert made.model_json_schema()["properties"]["own"]["default"] == 1
+
+
 def test_editors_are_told_the_same() -> None:
     shown = Derived.model_json_schema()["properties"]
     assert {name: field["description"] for name, field in shown.items() if "description" in field} == texts(Derived)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.federated.messages import copy_views
+from rayfed_ssl.federated.messages import Averaging, copy_views
 
 MESSAGE = np.arange(64, dtype=np.float32)
 
@@ -55,3 +55,13 @@ def test_what_was_read_only_stays_so() -> None:
         state["frozen"][0] = 1
     state["free"][0] = -1
     assert MESSAGE[4] == 4
+
+
+@pytest.mark.parametrize("counts", [[0.0, 0.0], [1.0, -1.0], [np.nan, 1.0], [np.inf, 1.0]])
+def test_counts_that_are_no_weights_are_refused(counts: list[float]) -> None:
+    with pytest.raises(ValueError, match="must be finite, none below 0 and one above"):
+        Averaging.over([3, 5], {3: counts[0], 5: counts[1]}, ["weights"])
+
+
+def test_counts_are_normalised() -> None:
+    assert Averaging.over([3, 5], {3: 1.0, 5: 3.0, 7: 9.0}, ["weights"]).weights == {3: 0.25, 5: 0.75}

@@ -48,6 +48,13 @@ def test_batches_are_full_and_short_last_ones_dropped() -> None:
     assert sized(train__local_epochs=2)(48) == Batches(16, 3, 6)
 
 
+def test_no_epochs_are_none_and_not_the_default() -> None:
+    config = tiny("fedsimclr")
+    client = (bench := Worker(config, deal(config))).method.client(bench, 0, 1, "train", {})
+    assert local_batches(config, 40, 0) == Batches(16, 2, 0)
+    assert list(client.batches(40, 0)) == []
+
+
 def test_steps_stand_in_place_of_epochs_where_no_epochs_are_asked_for() -> None:
     batches = sized(train__local_steps=5)
     assert batches(40) == Batches(16, 2, 5)

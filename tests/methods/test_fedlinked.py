@@ -539,6 +539,7 @@ def test_labels_are_numbered_within_the_task(done: tuple[Path, dict[str, Any], W
     assert worker.labels().tolist() == [[6, 3, 1].index(label) for label in raw]
     assert worker.network.classifier[-1].out_features == 3
     assert worker.task_labels(np.array([0, 1, 9])).tolist() == [-1, 2, -1]
+    assert worker.task_labels(np.array([-1, 1])).tolist() == [-1, 2]  # an image without a label
 
 
 def test_a_client_alone_sends_nothing(tmp_path: Path) -> None:

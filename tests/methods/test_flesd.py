@@ -348,6 +348,12 @@ def test_each_option_of_the_distillation_counts() -> None:
         assert not np.array_equal(base, other), key
 
 
+def test_the_first_anchors_come_in_parts_of_at_least_two() -> None:
+    """Of three anchors in batches of two none is embedded alone, where BatchNorm has no variance."""
+    vector, _ = distilled(method__anchors=3, method__batch_size=2, model__projector__batch_norm="all")
+    assert np.isfinite(vector).all()
+
+
 def test_the_result_is_the_student_not_the_momentum_encoder() -> None:
     start = bench_of().initial("small_cnn_bn")
     student, measured = distilled(method__momentum=1.0, method__epochs=8)  # the momentum encoder stands still

@@ -118,6 +118,8 @@ def test_the_revision_is_the_projects_own(tmp_path: Path) -> None:
         (["/opt/env/bin/rayfed-ssl", "run", "configs/demo.yaml", "seed=3"], "rayfed-ssl run configs/demo.yaml seed=3"),
         (["rayfed-ssl", "run", "data.token=abc"], "rayfed-ssl run 'data.token=***'"),
         (["rayfed-ssl", "--api-key=abc"], "rayfed-ssl '--api-key=***'"),
+        (["train.py", "--api-key", "abc", "--password", "hunter2", "x"], "train.py --api-key '***' --password '***' x"),
+        (["train.py", "--use-token", "--seed", "3"], "train.py --use-token --seed 3"),
         (["rayfed-ssl", "data.path=s3://me:pass@bucket/x"], "rayfed-ssl 'data.path=s3://***@bucket/x'"),
         (["rayfed-ssl", "data.path=https://host/x?sig=abc"], "rayfed-ssl 'data.path=https://host/x?***'"),
         (["rayfed-ssl", "--out", "/home/bob/runs/a"], "rayfed-ssl --out '~/runs/a'"),

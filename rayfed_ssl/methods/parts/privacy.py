@@ -34,7 +34,7 @@ class PrivacyConfig(Block):
     mu, the bound on the squared norm of an embedding, is ``objective.clip``: sharing and training clip alike.
     """
 
-    sigma: float | None = Field(None, gt=0, allow_inf_nan=False)
+    sigma: float | None = Field(None, ge=1e-30, allow_inf_nan=False)
     """Standard deviation of the noise on each entry of R_j."""
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Or the epsilon a client may spend over the whole run; sigma follows from the closed form."""

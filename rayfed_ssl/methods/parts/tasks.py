@@ -95,7 +95,7 @@ class TaskClient(EncoderClient[Config]):
         assert tasks is not None
         number = np.full(self.bench.federation.classes, -1, np.int64)
         number[list(tasks[self.id])] = np.arange(len(tasks[self.id]))
-        return torch.from_numpy(number[labels]).to(self.bench.device)
+        return torch.from_numpy(np.where(labels < 0, -1, number[labels])).to(self.bench.device)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
