@@ -19,6 +19,7 @@ from rich import box
 from rich.table import Table
 
 from rayfed_ssl.base.files import replace_file
+from rayfed_ssl.records.judged import partly_by_chance
 from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
 from rayfed_ssl.records.sweep_choice import UNTRAINED, Choice, below_untrained, choose, untrained_of
 from rayfed_ssl.settings import files as configfile
@@ -193,6 +194,8 @@ def remarks(results: Results) -> list[str]:
         lines.append(f"not told apart from it: {len(choice.apart)} (~), because {choice.why_apart}")
     if choice.ahead:
         lines.append(f"better by the mean of repeats: configuration {', '.join(map(str, choice.ahead))}")
+    if settings.repeat > 1 and (chance := partly_by_chance(len(choice.finished))):
+        lines.append(chance)
     if choice.level or choice.apart:
         return lines
     if choice.winner is not None and settings.repeat == 1:

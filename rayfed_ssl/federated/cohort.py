@@ -235,8 +235,7 @@ class Cohort(abc.ABC):
         for chunk in self._run(task, (SERVER,), lambda _: {}, None):
             if chunk.errors:
                 raise chunk.errors[0]
-            (result,) = chunk.results
-            self._note(result)
+            self._note(result := chunk.results[0])
             if self.clock is not None:
                 self.clock.served(result.images)
             return Reply(SERVER, Fields(result.reply))
@@ -295,9 +294,7 @@ class Cohort(abc.ABC):
             for client, work in exchange.expected.items():
                 self.ledger.book_up(client, task.operation, work.up)
             self.clock.end(exchange)
-            left = (
-                f"{len(self.clients)} of {len(whom)} replied" if everybody else f"{len(self.clients)} clients are left"
-            )
+            left = f"{len(self.clients)} " + (f"of {len(whom)} replied" if everybody else "clients are left")
             raise self._void(left if self.clients else "nobody replied")
         try:
             yield exchange.replying, own if self.clock.predicts else send

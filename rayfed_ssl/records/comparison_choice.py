@@ -11,7 +11,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.evaluation import PROTOCOLS, Protocol
 from rayfed_ssl.records.comparison import Comparison, difference
-from rayfed_ssl.records.judged import APART, Judgement, margin_of
+from rayfed_ssl.records.judged import APART, Judgement, margin_of, partly_by_chance
 
 SMALLER = ("features/alignment", "features/uniformity")  # the better
 PREFIXES = {"select": "held-out labels", "features": "no labels"}
@@ -136,6 +136,7 @@ def _sentence(asked: str, labels: str, found: Order, level: Sequence[str] | None
             told += f"; level with it: {', '.join(level)}" if level else ""
             told += f"; not told apart from it: {', '.join(open_)}" if open_ else ""
             told += "" if level or open_ else "; every other is told apart from it"
+            told += f"; {chance}" if (chance := partly_by_chance(len(found.means))) else ""
     return told + less
 
 

@@ -22,6 +22,13 @@ def judged(low: float, high: float, margin: float = MARGIN) -> Judgement:
     return "level" if 0 < margin >= max(-low, high) else APART
 
 
+def partly_by_chance(count: int) -> str:
+    """What a reader has to know of the best of ``count`` by the same values that then judge the others: it was picked
+    for being highest, so that one as good may be told apart from it. Empty of two or fewer.
+    """
+    return f"the best of {count} is so partly by chance, and one as good may be told apart from it" if count > 2 else ""
+
+
 def margin_of(measure: str) -> float:
     """What is small of a measure, named as in the records: one point of what lies between 0 and 1; of what describes
     features, which has no unit, nothing but zero.

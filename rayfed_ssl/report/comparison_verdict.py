@@ -14,7 +14,7 @@ from typing import Any
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, difference
 from rayfed_ssl.records.comparison_choice import SMALLER, Order, in_order
-from rayfed_ssl.records.judged import APART, margin_of
+from rayfed_ssl.records.judged import APART, margin_of, partly_by_chance
 from rayfed_ssl.report.formats import plural
 from rayfed_ssl.report.measures import DESCRIBED, change, measure_name, shown, small, unit
 from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORDS, WORSE, Compared, Verdict, compared
@@ -106,8 +106,8 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
     base = rows.get(UNTRAINED, {})
     began = [value for seed, value in by_seed(base, name).items() if seed in order.seeds]
     if not began:
-        return Verdict(f"{text}. {_rule(best, others, name, order.seeds)}".rstrip(), None, name)
-    rule = _rule(best, [*others, base], name, order.seeds)
+        return Verdict(f"{text}. {_rule(best, others, name, order.seeds, len(order.means))}".rstrip(), None, name)
+    rule = _rule(best, [*others, base], name, order.seeds, len(order.means))
     if described:  # no better or worse
         text += f"; the untrained encoder has {shown(name, fmean(began))}"
         return Verdict(f"{text}. {rule}".rstrip(), None, name)
@@ -152,8 +152,8 @@ def _next(best: Row, others: Sequence[Row], order: Order, name: str) -> str:
     return f", {change(name, apart).removeprefix('+')}{unit(name)} before {after}{how}"
 
 
-def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> str:
-    """What the words mean here, and what the interval does not count."""
+def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str], ranked: int) -> str:
+    """What the words mean here, and what the interval does not count. ``best`` is first of ``ranked`` rows."""
     found = [of for row in others if (of := against(row, best, name, seeds)) is not None]
     if not found:
         return ""
@@ -176,6 +176,8 @@ def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str]) -> 
             over += f" (over {seeds_alone[0]} alone {lacking})"
             beyond = ""
     holds = f"the 95 % interval of the difference over {over} contains zero"
+    if chance := partly_by_chance(ranked):
+        beyond += f". {chance[0].upper()}{chance[1:]}"
     if not margin:
         return f"Not told apart: {holds}{beyond}."
     near = f"Level: {holds} and lies within {small(name, margin)}; not told apart: it contains zero and reaches further"

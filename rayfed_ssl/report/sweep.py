@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.judged import APART
+from rayfed_ssl.records.judged import APART, partly_by_chance
 from rayfed_ssl.records.sweep_choice import Choice, below_untrained, choose, untrained_of
 from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
@@ -128,6 +128,8 @@ def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: st
         text += f"; not told apart from it: number {', '.join(map(str, choice.apart))}, because {choice.why_apart}"
     if choice.ahead:
         text += f"; better by the mean of repeats: number {', '.join(map(str, choice.ahead))}"
+    if choice.repeats > 1 and (chance := partly_by_chance(len(choice.finished))):
+        text += f"; {chance}"
     if choice.repeats == 1 and not choice.level:
         text += "; each was trained once, so differences may be chance"
     if others := len(choice.ranking) - len(choice.finished):

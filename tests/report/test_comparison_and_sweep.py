@@ -89,7 +89,8 @@ def test_of_one_seed_the_test_images_say_what_is_level() -> None:
         "By kNN, b is first of 3 with 90.3 %; of the others 1 is not told apart from it; 2 of 3 beat the untrained "
         "encoder (79.0 %), 1 not told apart from it. Level: the 95 % interval of the difference over 1,000 test images "
         "contains zero and lies within ±1 point; not told apart: it contains zero and reaches further; of one seed, so "
-        "another may order them otherwise."
+        "another may order them otherwise. The best of 3 is so partly by chance, and one as good may be told apart "
+        "from it."
     )
     few = [{**one, "test_images": {"knn": 20}} for one in rows]
     assert comparison.verdict(few, ["knn"]).kind == "not told apart"

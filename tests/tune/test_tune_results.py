@@ -93,7 +93,8 @@ def test_repeats_are_judged_by_their_paired_differences(tmp_path: Path) -> None:
     interval = "the 95% interval of their paired differences over repeats (Student's t) contains zero and"
     assert shown.caption == (
         f"chosen by test labels; level with it: 1 (=), because {interval} lies within ±0.01; not told apart from it: 1 "
-        f"(~), because {interval} reaches further"
+        f"(~), because {interval} reaches further; the best of 4 is so partly by chance, and one as good may be told "
+        "apart from it"
     )
     assert pq.read_table(out / "results.parquet")["score"][0].as_py() == pytest.approx(np.mean(values[0]))
 
