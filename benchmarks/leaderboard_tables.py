@@ -16,6 +16,7 @@ from scipy.stats import kendalltau, rankdata
 from rayfed_ssl.records.comparison import difference, spread
 
 NOT_RUN = "not run yet"
+ELSEWHERE = "made on another kind of processor or by another torch, which round otherwise"
 GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by
 NAMES = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 SPLITS = {
@@ -77,6 +78,13 @@ def beyond(row: Record, other: Record, measure: str) -> float | None:
         pairs = [(row[measure], other[measure])]
     known = [own - its for own, its in pairs if None not in (own, its)]
     return fmean(known) if known and len(known) == len(pairs) else None
+
+
+def made_elsewhere(seeds: Seeds, reference: Seeds) -> bool:
+    """Whether a run and the one that it is paired with were made on other kinds of processors, or by other torches."""
+    runs, others = ({row["seed"]: row for row in complete(each)} for each in (seeds, reference))
+    both = runs.keys() & others.keys()
+    return any(runs[seed][key] != others[seed][key] for seed in both for key in ("machine", "torch"))
 
 
 def over(methods: Mapping[str, Seeds], reference: str, measure: str = MEASURE) -> dict[str, float]:
@@ -165,9 +173,10 @@ def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> l
         return number([None if row[name] is None else scale * row[name] for row in runs], digits, none)
 
     beside = [over_reference(seeds, reference, m) if seeds is not reference else "-" for m in MEASURES]
+    name = f"`{method}`{' *' if made_elsewhere(seeds, reference) else ''}"
     count = str(len(runs)) if len(runs) == len(seeds) else f"{len(runs)} of {len(seeds)}"
     return [
-        f"`{method}`", count, of("knn"), of("linear"), of("fewshot"), of(LABELS, none=NOT_RUN),
+        name, count, of("knn"), of("linear"), of("fewshot"), of(LABELS, none=NOT_RUN),
         of("effective_rank", 1), megabytes(runs), of("bytes_to_90", 1, scale=1e-6),
         of("hours_to_90", 0, scale=3600.0), of("epsilon", 2), *beside, "-" if rank is None else f"{rank:g}",
         of("minutes", 1),
@@ -204,7 +213,10 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
     shown = _with_values(body)
     heads = [COLUMNS[at].format(compared) for at in shown]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(cells[at] for at in shown)} |" for cells in body)])
+    lines += [f"| {' | '.join(cells[at] for at in shown)} |" for cells in body]
+    if any(cells[0].endswith(" *") for cells in body):
+        lines.append(f"\n\\* Paired with runs of `{compared}` that were {ELSEWHERE}.")
+    return "\n".join(lines)
 
 
 def _with_values(body: Sequence[Sequence[str]]) -> list[int]:
@@ -362,20 +374,17 @@ def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
                 if not now:
                     continue
                 chosen = _changed(next(iter(now.values())), before)
-                elsewhere = any(now[seed]["machine"] != before[seed]["machine"] for seed in now.keys() & before.keys())
                 same = all({**before.get(seed, {}), "table": TUNED, "tuned": True} == row for seed, row in now.items())
                 gains = ["the same run" if same else over_reference(now, before, m) for m in MEASURES]
                 title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}"
                 knn = number([row["knn"] for row in now.values()])
-                name = f"`{method}`{' *' if elsewhere else ''}"
+                name = f"`{method}`{' *' if made_elsewhere(now, before) else ''}"
                 cells = (title, name, chosen or "its defaults", str(len(now)), knn, *gains)
                 lines.append(f"| {' | '.join(cells)} |")
     if len(lines) == 2:
         return f"Tuned methods are {NOT_RUN}."
     if any("` *" in line for line in lines):
-        lines.append(
-            "\n\\* The tuned runs and those at defaults were made on processors of other kinds, which round otherwise."
-        )
+        lines.append(f"\n\\* Paired with runs at defaults that were {ELSEWHERE}.")
     return "\n".join(lines)
 
 

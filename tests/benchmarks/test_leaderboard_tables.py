@@ -40,6 +40,15 @@ def test_a_table_shows_means_paired_differences_and_what_is_missing() -> None:
     assert list(found).index("`fedca`") < list(found).index("`fedsimclr`") < list(found).index("`centralized`")
 
 
+@pytest.mark.parametrize("elsewhere", [{"machine": "another kind"}, {"torch": "1.0"}, {}])
+def test_pairs_that_were_made_on_other_machines_or_by_another_torch_are_marked(elsewhere: dict[str, str]) -> None:
+    made = [row("fedsimclr", 0, 0.5), row("fedsimclr", 1, 0.5), row("fedca", 0, 0.6), row("fedca", 1, 0.6, **elsewhere)]
+    text = tables.table([*made, row("fedprox", 7, 0.9, **elsewhere)], BOARD, "cifar10", "iid", rows.ONE)
+    assert ("| `fedca` * |" in text) == bool(elsewhere)
+    assert ("Paired with runs of `fedsimclr` that were made on another kind of processor" in text) == bool(elsewhere)
+    assert "| `fedprox` |" in text  # no pair
+
+
 def test_a_column_stands_where_some_run_of_the_table_has_a_value() -> None:
     """1% of the labels is measured by a later command: it stands where all runs have it, untrained too."""
     made = [row("fedca"), row("fedsimclr", linear=0.6)]
