@@ -1,0 +1,136 @@
+"""What the pages say of the leaderboard in words: each sentence stands in its page, and the committed rows say so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import leaderboard_overall as overall
+import leaderboard_rows as rows
+import leaderboard_tables as tables
+import pytest
+from leaderboard_clusters import OverSets
+
+from tests.conftest import ROOT
+
+BOARD = tables.load_board()
+RANKED = [method for method in BOARD["methods"] if method not in BOARD["references"]]
+SETS = list(BOARD["data"])
+RESULTS, LEADERBOARD, README = "docs/results.md", "docs/leaderboard.md", "README.md"
+KNN, LINEAR, FEWSHOT = rows.MEASURES
+ABOVE, BELOW, LEVEL, OPEN = "above", "below", "level", "not told apart"
+
+
+@cache
+def made() -> tuple[rows.Record, ...]:
+    return tuple(rows.read())
+
+
+@cache
+def found(reference: str, table: str, data: str | None) -> overall.Differences:
+    board = BOARD if data is None else {**BOARD, "data": {data: None}}
+    return overall.differences(made(), board, reference, table)
+
+
+def over(
+    method: str, reference: str = rows.REFERENCE, table: str = rows.ONE, data: str | None = None
+) -> dict[str, OverSets]:
+    """Measure -> the difference over both data sets, or of one."""
+    return {measure: each[method] for measure, each in found(reference, table, data).items() if method in each}
+
+
+def words(method: str, reference: str = rows.REFERENCE, table: str = rows.ONE, data: str | None = None) -> list[str]:
+    """What it is called by kNN, linear probe and few-shot."""
+    return [overall.verdict(one) for one in over(method, reference, table, data).values()]
+
+
+def mean(method: str, measure: str, reference: str = rows.REFERENCE, **where: Any) -> float:
+    """The mean difference in points."""
+    return 100 * over(method, reference, **where)[measure].mean
+
+
+def are(word: str, measure: str, reference: str = rows.REFERENCE, **where: Any) -> set[str]:
+    """The ranked methods that are so by a protocol."""
+    at = list(rows.MEASURES).index(measure)
+    return {method for method in RANKED if words(method, reference, **where)[at:][:1] == [word]}
+
+
+def by_all(word: str, reference: str = rows.REFERENCE, **where: Any) -> set[str]:
+    return set.intersection(*(are(word, measure, reference, **where) for measure in rows.MEASURES))
+
+
+def times_above(method: str, **where: Any) -> int:
+    return words(method, **where).count(ABOVE)
+
+
+def holm(reference: str = rows.REFERENCE, table: str = rows.ONE) -> set[tuple[str, str]]:
+    return overall.survive(found(reference, table, None), RANKED)
+
+
+def survivors_above(table: str) -> set[str]:
+    return {method for measure, method in holm(table=table) if over(method, table=table)[measure].mean > 0}
+
+
+def between(low: float, values: Sequence[float], high: float) -> bool:
+    return all(low <= value <= high for value in values)
+
+
+OWN_LOSS = {"fedbyol", "fedu", "fedema", "fedmkd", "fedsimsiam", "fedmoco", "fedsc", "fedavg_sc"}  # not SimCLR's
+
+AT_DEFAULTS: list[tuple[str, str, Callable[[], bool]]] = [
+    (RESULTS, "At its defaults no method is above FedSimCLR by more than one protocol",
+     lambda: max(map(times_above, RANKED)) == 1),
+    (RESULTS, "No method at its defaults is above it by more than one protocol, and none after Holm's correction",
+     lambda: max(map(times_above, RANKED)) == 1 and not survivors_above(rows.ONE)),
+    (RESULTS, "is above FedSimCLR by two to six points, by every protocol on both data sets",
+     lambda: between(2, [mean("centralized_equal_steps", m, data=d) for m in rows.MEASURES for d in SETS], 6.4)
+     and all(words("centralized_equal_steps", data=d) == [ABOVE] * 3 for d in SETS)),
+    (RESULTS, "Level with FedSimCLR by linear probe, below it by kNN and few-shot.",
+     lambda: words("local") == [BELOW, LEVEL, BELOW]),
+    (RESULTS, "More than a third of the methods are below it by all three protocols",
+     lambda: len(by_all(BELOW, "local")) > len(RANKED) / 3),
+    (RESULTS, "all that train with BYOL's, SimSiam's, MoCo's or the spectral loss, FedX and FedAE",
+     lambda: by_all(BELOW, "local") == OWN_LOSS | {"fedx", "fedae"}),
+    (RESULTS, "That FedProx and L-DAWA are level with FedSimCLR, and FedFoA within a tenth of a point of `local`",
+     lambda: words("fedprox") == words("ldawa") == [LEVEL] * 3
+     and between(-0.1, [mean("fedfoa", m, "local") for m in rows.MEASURES], 0.1)),
+    (RESULTS, "Over all tables FedDecorr is above FedSimCLR by kNN, and below by linear probe and few-shot, by more.",
+     lambda: words("feddecorr") == [ABOVE, BELOW, BELOW]
+     and max(mean("feddecorr", LINEAR), mean("feddecorr", FEWSHOT)) < -mean("feddecorr", KNN)),
+    (RESULTS, "FedDF's means are above by all three protocols on CIFAR-10; on Fashion-MNIST they are above by kNN and "
+     "below by the others. On neither does an interval tell it apart.",
+     lambda: [mean("feddf", m, data="cifar10") > 0 for m in rows.MEASURES] == [True] * 3
+     and [mean("feddf", m, data="fashion_mnist") > 0 for m in rows.MEASURES] == [True, False, False]
+     and all(words("feddf", data=d) == [OPEN] * 3 for d in SETS)),
+    (RESULTS, "not told apart from FedSimCLR on Fashion-MNIST, below it on CIFAR-10. Over both it is level by few-shot "
+     "and not told apart by linear probe. By linear probe it is below training alone.",
+     lambda: words("flesd_cc", data="fashion_mnist")[0] == OPEN and words("flesd_cc", data="cifar10")[0] == BELOW
+     and words("flesd_cc")[1:] == [OPEN, LEVEL] and words("flesd_cc", "local")[1] == BELOW),
+    (README, "FedSimCLR does by kNN, with five clients and",
+     lambda: words("local")[0] == BELOW and words("local")[1] != BELOW),
+    (RESULTS, "FLESD's student is above it by few-shot, though not after Holm's correction",
+     lambda: overall.verdict(over("flesd", "local", rows.MIXED)[FEWSHOT]) == ABOVE
+     and (FEWSHOT, "flesd") not in overall.survive(found("local", rows.MIXED, None), list(BOARD["mixed"]["methods"]))),
+    (RESULTS, "By kNN and linear probe no method is above training alone here.",
+     lambda: all(ABOVE not in words(m, "local", rows.MIXED)[:2] for m in BOARD["mixed"]["methods"] if m != "local")),
+    (RESULTS, "FedMKD, which trains with BYOL's loss, is below by all three.",
+     lambda: words("fedmkd", "local", rows.MIXED) == [BELOW] * 3),
+]  # fmt: skip
+
+
+def stands(page: str, sentence: str) -> bool:
+    """Whether a sentence is in a page, however it is folded and whatever is bold or a link."""
+
+    def plain(text: str) -> str:
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text.replace("**", ""))
+        return re.sub(r"\s+", " ", text)
+
+    return plain(sentence) in plain((ROOT / page).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("page", "sentence", "holds"), AT_DEFAULTS)
+def test_a_sentence_stands_in_its_page_and_the_rows_say_so(page: str, sentence: str, holds: Callable[[], bool]) -> None:
+    assert stands(page, sentence)
+    assert holds()
