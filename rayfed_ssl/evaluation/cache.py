@@ -3,7 +3,8 @@ comparison share them.
 
 An entry is a small JSON file beside the pixel cache, ``evaluations/KEY.json``. The key is a digest of everything that
 the values depend on: what the caller names (weights, images, protocols), the library's own source, the versions of what
-computes, and the processor's instructions and threads, because these change bits. Values come back to the bit. A
+computes, and the processor's instructions and threads, because these change bits. Values come back to the bit, with
+which test images were right where that was counted. A
 damaged entry is computed again. ``RAYFED_SSL_EVALUATIONS=off`` neither reads nor writes.
 """
 
@@ -14,6 +15,7 @@ import hashlib
 import json
 import os
 import platform
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import metadata
@@ -25,6 +27,7 @@ import torch
 
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.data.store import default_cache
+from rayfed_ssl.evaluation.outcomes import EncoderValues, as_json, from_json, outcomes_of
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.transfer import TRANSFER
 
@@ -81,7 +84,8 @@ def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Valu
     path = default_cache() / "evaluations" / f"{name}.json"
     if (known := _read(path)) is not None:
         return known
-    values = {tag: float(value) for tag, value in compute().items()}
+    computed = compute()
+    values = EncoderValues({tag: float(value) for tag, value in computed.items()}, outcomes_of(computed))
     _write(path, values)
     return values
 
@@ -90,15 +94,19 @@ def _read(path: Path) -> Values | None:
     """The values of an entry; None where there is none, or it is damaged."""
     try:
         entry = json.loads(path.read_text(encoding="utf-8"))
-        values: Values = {str(tag): float(value) for tag, value in entry["values"].items()}
-        return values if entry["digest"] == digest(json.dumps(values)) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if entry["digest"] != digest(json.dumps([entry["values"], entry["outcomes"]])):
+            return None
+        values = {str(tag): float(value) for tag, value in entry["values"].items()}
+        return EncoderValues(values, None if entry["outcomes"] is None else from_json(entry["outcomes"]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, zlib.error):
         return None
 
 
 def _write(path: Path, values: Values) -> None:
     """Make an entry; it appears whole. Where the disk takes none, the next run computes again."""
-    text = json.dumps({"values": values, "digest": digest(json.dumps(values))})
+    outcomes = outcomes_of(values)
+    said = [dict(values), None if outcomes is None else as_json(outcomes)]
+    text = json.dumps({"values": said[0], "outcomes": said[1], "digest": digest(json.dumps(said))})
     with contextlib.suppress(OSError):
         replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8"), shared=True)
 

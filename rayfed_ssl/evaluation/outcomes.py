@@ -6,9 +6,12 @@ labelled test images.
 
 from __future__ import annotations
 
+import base64
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +34,24 @@ class Outcomes:
         """The mean over images and classifiers: the accuracy."""
         right = self.right[score]
         return int(right.sum(dtype=np.int64)) / (self.draws[score] * len(right))
+
+
+def as_json(outcomes: Outcomes) -> dict[str, Any]:
+    """Outcomes as JSON takes them; :func:`from_json` reads them."""
+    right = {
+        score: [str(counts.dtype), base64.b64encode(zlib.compress(np.ascontiguousarray(counts).tobytes())).decode()]
+        for score, counts in outcomes.right.items()
+    }
+    return {"right": right, "draws": dict(outcomes.draws)}
+
+
+def from_json(said: Mapping[str, Any]) -> Outcomes:
+    """What :func:`as_json` made. Raises LookupError, TypeError or ValueError (zlib.error) for anything else."""
+    right = {
+        str(score): np.frombuffer(zlib.decompress(base64.b64decode(text)), np.dtype(kind))
+        for score, (kind, text) in said["right"].items()
+    }
+    return Outcomes(right, {str(score): int(count) for score, count in said["draws"].items()})
 
 
 class EncoderValues(dict[str, float]):

@@ -20,7 +20,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.evaluation import FrozenEncoder, Material, Protocol, Split, cache
-from rayfed_ssl.evaluation.outcomes import Tally
+from rayfed_ssl.evaluation.outcomes import Counts, Tally
 from rayfed_ssl.evaluation.pixels import SIDE, flattened
 from rayfed_ssl.federated.device_images import DeviceImages, device_memory
 from rayfed_ssl.federated.federation import Federation
@@ -199,16 +199,23 @@ class Workbench:
 
         Each protocol's are remembered by themselves: they depend on neither model nor clients nor the other protocols.
         """
-        values: dict[str, float] = {}
+        values, right, draws = dict[str, float](), dict[str, Counts](), dict[str, int]()
         for name, row in self.config.evaluation.on_pixels.items():
-            values |= self._pixels_by(name, row)
-        return {tag: value for tag, value in values.items() if "/" not in tag}
+            values |= (found := self._pixels_by(name, row))
+            if (outcomes := evaluation.outcomes_of(found)) is not None:
+                right |= outcomes.right
+                draws |= outcomes.draws
+        kept = {tag: value for tag, value in values.items() if "/" not in tag}
+        return evaluation.EncoderValues(kept, evaluation.Outcomes(right, draws))
 
     def _pixels_by(self, name: str, row: Protocol[Any]) -> dict[str, float]:
         config, settings = self.config.evaluation, self.config.evaluation.of(name)
 
         def measured() -> dict[str, float]:
-            return row.measure(self.material(None, pixels=row.pixels or flattened), settings)
+            material = self.material(None, pixels=row.pixels or flattened)
+            material = replace(material, tally=(tally := Tally(material.tests[""])))
+            values = row.measure(material, settings)
+            return evaluation.EncoderValues(values, tally.outcomes(values))
 
         if not cache.repeatable([row]):
             return measured()

@@ -85,6 +85,7 @@ class Difference:
 class Row:
     """One row: ``values`` by measure and seed. ``runs`` are the complete ones; ``unfinished`` says what became of the
     others. ``differing``: settings beyond the method that are not the first row's: key -> (the first row's, its own).
+    ``before``: of a row that nobody trained for, the runs that measured it, with its values and answers as theirs.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Row:
     runs: dict[int, OneRun] = field(default_factory=dict)
     unfinished: dict[str, str] = field(default_factory=dict)
     differing: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    before: dict[int, OneRun] = field(default_factory=dict)
 
     @property
     def trained(self) -> bool:
@@ -112,7 +114,8 @@ class Row:
         found = difference([own[seed] - theirs[seed] for seed in seeds])
         if found is None:
             return None
-        return replace(found, drawn=drawn_interval(self.runs, first.runs, seeds, measure))
+        own_runs, their_runs = (row.runs or row.before for row in (self, first))
+        return replace(found, drawn=drawn_interval(own_runs, their_runs, seeds, measure))
 
     def common_seeds(self, first: Row, measure: str) -> list[int]:
         """The seeds that both rows have a value of, on the same images."""

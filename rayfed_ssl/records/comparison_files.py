@@ -142,10 +142,12 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
 
 def _pairs(comparison: Comparison, row: Row) -> dict[str, dict[str, dict[str, Any]]]:
     """Other row -> score -> the interval of the row's mean less the other's that counts so many ``test_images``, or
-    ``clients``, over ``seeds``: of every two rows that can be paired by them, with the earlier of them.
+    ``clients``, over ``seeds``: of every two rows that can be paired by them, with the earlier of them, and of each
+    with the untrained encoder and raw pixels.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    after = comparison.trained[comparison.trained.index(row) + 1 :] if row.trained else ()
+    baselines = [other for other in comparison.rows if not other.trained]
+    after = [*comparison.trained[comparison.trained.index(row) + 1 :], *baselines] if row.trained else []
     for other, measure in product(after, comparison.scores):
         apart = row.difference(other, measure)
         if apart is not None and isinstance(of := apart.drawn, DrawnInterval):

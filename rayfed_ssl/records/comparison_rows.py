@@ -12,6 +12,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RESULT_NEUTRAL
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Row
 from rayfed_ssl.records.one_run import OneRun, read_run
+from rayfed_ssl.records.outcomes import PIXELS_FILE, UNTRAINED_FILE, read_outcomes
 from rayfed_ssl.records.summary_file import SUMMARY
 from rayfed_ssl.settings.files import TAGGED, flat
 
@@ -81,12 +82,15 @@ def _baselines(rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows:
         for seed, run in row.runs.items():
             runs.setdefault(seed, run)
-    for name, of in ((UNTRAINED, "untrained"), (RAW_PIXELS, "pixels")):
+    for name, of, file in ((UNTRAINED, "untrained", UNTRAINED_FILE), (RAW_PIXELS, "pixels", PIXELS_FILE)):
         values: dict[str, dict[int, float]] = {}
+        before: dict[int, OneRun] = {}
         for seed, run in sorted(runs.items()):
             for measure, value in getattr(run, of).items():
                 values.setdefault(measure, {})[seed] = value
-        yield Row(name, values)
+            answers = read_outcomes(run.folder, file)
+            before[seed] = replace(run, values=getattr(run, of), outcomes=answers, by_client={})
+        yield Row(name, values, before=before)
 
 
 def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -29,6 +29,8 @@ from rayfed_ssl.evaluation.outcomes import ROUNDING, Outcomes, compact
 from rayfed_ssl.records.tables import with_names
 
 FILE = "outcomes.parquet"
+UNTRAINED_FILE, PIXELS_FILE = "outcomes_untrained.parquet", "outcomes_pixels.parquet"  # the same of before training
+ALL = (FILE, UNTRAINED_FILE, PIXELS_FILE)
 FIXED = ("client", "index", "label", "client_name")  # columns that are no scores
 ROUND, DRAWS = b"round", b"draws"  # keys of the metadata
 
@@ -40,8 +42,10 @@ def write_outcomes(
     labels: NDArray[np.int64],
     names: Sequence[str] | None = None,
     within: Path | None = None,
+    file: str = FILE,
 ) -> None:
-    """Write ``outcomes.parquet`` with the scores that all encoders have; remove it where there is none.
+    """Write ``outcomes.parquet``, or another ``file``, with the scores that all encoders have; remove it where there is
+    none.
 
     Args:
         round: which was evaluated.
@@ -55,7 +59,7 @@ def write_outcomes(
     first = by_client[clients[0]].draws if clients else {}
     scores = [name for name in first if name not in FIXED and all(name in by_client[c].draws for c in clients)]
     if not scores:
-        (folder / FILE).unlink(missing_ok=True)
+        (folder / file).unlink(missing_ok=True)
         return
     each = np.repeat(np.arange(len(clients)), len(rows))
     columns = {
@@ -68,7 +72,7 @@ def write_outcomes(
     table = with_names(pa.table(columns), names).replace_schema_metadata(told)
     encodings = {"index": "DELTA_BINARY_PACKED"}
     replace_file(
-        folder / FILE,
+        folder / file,
         lambda path: pq.write_table(
             table, path, compression="zstd", column_encoding=encodings,
             use_dictionary=[name for name in table.column_names if name not in encodings],
@@ -100,9 +104,9 @@ class ImageShares:
         return shares
 
 
-def read_outcomes(folder: Path) -> ImageShares | None:
+def read_outcomes(folder: Path, file: str = FILE) -> ImageShares | None:
     """What ``write_outcomes`` wrote; None in a folder without it. Raises UserError for a damaged file."""
-    if (found := _read(folder / FILE)) is None:
+    if (found := _read(folder / file)) is None:
         return None
     shares = {name: found.columns[name].mean(axis=0) / count for name, count in found.draws.items()}
     return ImageShares(found.round, found.columns["index"][0], found.columns["label"][0], shares)

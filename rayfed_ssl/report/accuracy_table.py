@@ -8,7 +8,7 @@ from typing import Any
 from rayfed_ssl.records.comparison import ordered
 from rayfed_ssl.report.measures import change, protocol_name, shown
 from rayfed_ssl.report.page import Cell, Table
-from rayfed_ssl.report.verdict import compared, mean, test_images
+from rayfed_ssl.report.verdict import compared, mean, pairs, test_images
 
 
 def accuracy_table(summary: Mapping[str, Any], caption: str, began: str, *, keys: bool = True) -> Table | None:
@@ -37,7 +37,8 @@ def accuracy_cell(summary: Mapping[str, Any], block: str, protocol: str, keys: b
 
 def _row(summary: Mapping[str, Any], name: str, keys: bool) -> list[Cell]:
     last, began, best = ((summary.get(block) or {}).get(name) for block in ("accuracy", "untrained", "best"))
-    found, apart, chosen = compared(last, began, test_images(summary, name)), Cell("–"), Cell("–")
+    found = compared(last, began, test_images(summary, name), pairs(summary, "untrained", name))
+    apart, chosen = Cell("–"), Cell("–")
     if found is not None:
         apart = Cell(change(name, found.mean), note=f"{found.kind or ''} {found.interval(name)}".strip())
     if isinstance(best, Mapping) and isinstance(best.get("value"), int | float):

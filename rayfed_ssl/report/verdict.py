@@ -3,8 +3,9 @@
 It is better or worse, level with it or not told apart from it.
 
 Accuracies are fractions. The word is that of the 95% interval of the difference (:mod:`rayfed_ssl.records.judged`): the
-interval that the number of test images allows, and, where clients are evaluated one by one, that of their paired
-differences; the wider counts.
+interval of the paired differences over the test images, or, where a run did not keep which of them were right, the one
+that their number allows; and, where clients are evaluated one by one, that of their paired differences; the wider
+counts.
 Where no interval is known, as of a run that did not record its number of test images, or of an area under a curve,
 there is the difference and no word for it.
 """
@@ -80,12 +81,16 @@ class Compared:
         return NO_INTERVAL if self.low is None or self.high is None else within(measure, self.low, self.high)
 
 
-def compared(last: Any, untrained: Any, images: int | None) -> Compared | None:
+def compared(
+    last: Any, untrained: Any, images: int | None, pairs: tuple[float, float] | None = None
+) -> Compared | None:
     """An accuracy beside the untrained encoder's; None without both.
 
     Args:
         last, untrained: an accuracy, or one by client.
         images: the labelled test images that both were measured on; None where that is not known.
+        pairs: the interval of the difference, paired image by image. Without it answers are taken as independent, which
+            makes the interval wider where encoders agree.
     """
     a, b = mean(last), mean(untrained)
     if a is None or b is None:
@@ -103,7 +108,7 @@ def compared(last: Any, untrained: Any, images: int | None) -> Compared | None:
             if found.low is not None and found.high is not None:
                 intervals.append((found.low, found.high, f"{found.count} clients"))
     if images and 0 <= a <= 1 and 0 <= b <= 1:
-        low, high = of_difference(a, b, images)
+        low, high = of_difference(a, b, images) if pairs is None else pairs
         intervals.append((apart + low - (a - b), apart + high - (a - b), plural(images, "test image")))
     if not intervals:
         return Compared(apart)
@@ -122,6 +127,14 @@ def test_images(summary: Mapping[str, Any], protocol: str) -> int | None:
     return known if isinstance(known, int) and known > 0 else None
 
 
+def pairs(summary: Mapping[str, Any], block: str, protocol: str) -> tuple[float, float] | None:
+    """The interval, paired image by image, of an accuracy over that of ``block``; None where the run has none."""
+    found = ((summary.get("paired") or {}).get(block) or {}).get(protocol)
+    if isinstance(found, list) and len(found) == 2 and all(isinstance(end, int | float) for end in found):
+        return float(found[0]), float(found[1])
+    return None
+
+
 def verdict(summary: Mapping[str, Any]) -> Verdict:
     """The sentence about the run that ``summary`` describes."""
     accuracy, untrained = summary.get("accuracy") or {}, summary.get("untrained") or {}
@@ -130,7 +143,9 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
         ended = NO_ROUND.get(str(summary.get("status")), "No round is over")
         return Verdict(f"{ended}: what was measured is {began} alone.")
     found = {
-        name: compared(accuracy[name], untrained.get(name), test_images(summary, name))
+        name: compared(
+            accuracy[name], untrained.get(name), test_images(summary, name), pairs(summary, "untrained", name)
+        )
         for name in ordered(list(accuracy))
     }
     known = {name: result for name, result in found.items() if result is not None}
@@ -224,7 +239,9 @@ def beside_pixels(summary: Mapping[str, Any]) -> dict[str, Compared]:
     """
     pixels, accuracy = summary.get("pixels") or {}, summary.get("accuracy") or {}
     found = {
-        name: compared(mean(accuracy.get(name)), mean(pixels[name]), test_images(summary, name))
+        name: compared(
+            mean(accuracy.get(name)), mean(pixels[name]), test_images(summary, name), pairs(summary, "pixels", name)
+        )
         for name in ordered(list(pixels))
     }
     return {name: of for name, of in found.items() if of is not None and of.kind is not None}

@@ -1,4 +1,5 @@
-"""Keeps the outcomes of a run's last evaluation, image by image, until the run ends and writes them.
+"""Keeps the outcomes of a run's last evaluation, and those of before training, image by image, until the run ends and
+writes them.
 
 They are part of a checkpoint: a resumed run does not evaluate again what was evaluated before its checkpoint.
 """
@@ -13,43 +14,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.evaluation import Outcomes, outcomes_of
-from rayfed_ssl.records.outcomes import write_outcomes
-from rayfed_ssl.records.summary import history
+from rayfed_ssl.records.outcomes import PIXELS_FILE, UNTRAINED_FILE, write_outcomes
+from rayfed_ssl.records.summary import PIXELS, history
 from rayfed_ssl.records.tables import read_metrics
+
+ByClient = dict[int | None, Outcomes]  # None: the global encoder
 
 
 class LastOutcomes:
-    """Those of one round, by client (None: the global encoder); a later round takes the place of an earlier one.
-
-    Round 0 is not kept: what untrained encoders are worth may be known from another run, which has no outcomes.
+    """Those of one round after training has begun, of which a later one takes the place; of the untrained encoders; and
+    of raw pixels.
     """
 
     def __init__(self) -> None:
         self.round = 0
-        self.by_client: dict[int | None, Outcomes] = {}
+        self.by_client: ByClient = {}
+        self.untrained: ByClient = {}
+        self.pixels: ByClient = {}
 
     def take(self, round: int, client: int | None, values: Mapping[str, float]) -> None:
         """What was measured of an encoder in ``round``; nothing of it is kept where a later round is known."""
+        outcomes = outcomes_of(values) or Outcomes({}, {})
+        if round == 0:
+            of_pixels = any(tag.startswith(PIXELS) for tag in values)
+            (self.pixels if of_pixels else self.untrained)[client] = outcomes
+            return
         if round > self.round:
             self.round, self.by_client = round, {}
-        if round and round == self.round:
-            self.by_client[client] = outcomes_of(values) or Outcomes({}, {})
+        if round == self.round:
+            self.by_client[client] = outcomes
 
     @property
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        each = [[client, dict(of.right), dict(of.draws)] for client, of in self.by_client.items()]
-        return {"round": self.round, "encoders": each}
+        kept = {"encoders": self.by_client, "untrained": self.untrained, "pixels": self.pixels}
+        return {
+            "round": self.round,
+            **{
+                name: [[client, dict(of.right), dict(of.draws)] for client, of in each.items()]
+                for name, each in kept.items()
+            },
+        }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Take what a checkpoint kept; None: an earlier version's, which kept nothing."""
-        if state is not None:
-            self.round = state["round"]
-            self.by_client = {client: Outcomes(right, draws) for client, right, draws in state["encoders"]}
+        """Take what a checkpoint kept. Earlier versions kept less, or nothing (None)."""
+        if state is None:
+            return
+        self.round = state["round"]
+        self.by_client, self.untrained, self.pixels = (
+            {client: Outcomes(right, draws) for client, right, draws in state.get(name, [])}
+            for name in ("encoders", "untrained", "pixels")
+        )
 
     def write(self, folder: Path, labels: NDArray[np.int64], names: Sequence[str] | None) -> None:
-        """Write ``outcomes.parquet``, or remove it where the evaluation that the committed metrics end with is not this
-        one.
+        """Write ``outcomes.parquet`` and its two companions, or remove them where the evaluation that the committed
+        metrics end with is not this one.
 
         Args:
             labels: of all test images.
@@ -58,3 +77,5 @@ class LastOutcomes:
         evaluated = {round for rounds in history(read_metrics(folder)).values() for round in rounds}
         known = self.by_client if self.round == max(evaluated, default=0) else {}
         write_outcomes(folder, self.round, known, labels, names)
+        write_outcomes(folder, 0, self.untrained, labels, names, file=UNTRAINED_FILE)
+        write_outcomes(folder, 0, self.pixels, labels, file=PIXELS_FILE)

@@ -30,6 +30,7 @@ from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.records.environment import write_environment
 from rayfed_ssl.records.journal import Journal
+from rayfed_ssl.records.paired import paired
 from rayfed_ssl.records.settings_table import markdown
 from rayfed_ssl.records.summary import (
     VOID,
@@ -265,6 +266,8 @@ class Recorder:
         if passed:
             summary["virtual_s"] = passed[max(passed)]
         self.outcomes.write(self.folder, self.federation.dataset.test.labels, self.federation.given_names)
+        if pairs := paired(self.folder, summary):
+            summary["paired"] = pairs
         write_summary(self.folder, summary)
         if summary["accuracy"] and self.config.figures:
             self._curves(metrics, passed)

@@ -16,7 +16,7 @@ from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.environment import recorded
-from rayfed_ssl.records.outcomes import FILE as OUTCOMES
+from rayfed_ssl.records.outcomes import ALL as OUTCOMES
 from rayfed_ssl.records.summary_file import SUMMARY, read_summary
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
@@ -26,7 +26,7 @@ from rayfed_ssl.storage.claim import refuse_taken
 
 WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "images.parquet",
-    "trained.parquet", OUTCOMES, SUMMARY, "environment.json", "environment-*.json", "checkpoints", "encoder",
+    "trained.parquet", *OUTCOMES, SUMMARY, "environment.json", "environment-*.json", "checkpoints", "encoder",
     "figures", "events.out.tfevents.*",
 )  # fmt: skip
 
@@ -108,7 +108,7 @@ def has_results(folder: Path) -> bool:
 
 def forget_end(folder: Path) -> None:
     """Remove what says how the run in ``folder`` had ended, where that is to come again."""
-    for name in (SUMMARY, OUTCOMES):
+    for name in (SUMMARY, *OUTCOMES):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -16,7 +16,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Resident, Weights, plain
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.evaluation import BrokenFeatures
+from rayfed_ssl.evaluation import BrokenFeatures, EncoderValues, outcomes_of
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.client import EncoderClient, visit_address
@@ -35,6 +35,11 @@ from rayfed_ssl.federated.messages import (
 )
 from rayfed_ssl.federated.results import PIXELS, Subject
 from rayfed_ssl.methods import METHODS, plugin_halves
+
+
+def of_pixels(values: Mapping[str, float]) -> dict[str, float]:
+    """Scores of the raw pixels as they are recorded, ``pixels_knn``; with their outcomes by the scores' own names."""
+    return EncoderValues({f"pixels_{tag}": value for tag, value in values.items()}, outcomes_of(values))
 
 
 class Worker(Workbench):
@@ -77,7 +82,7 @@ class Worker(Workbench):
             Diverged: features are not finite.
         """
         if subject == PIXELS:
-            return {f"pixels_{tag}": value for tag, value in self.evaluate_pixels().items()}
+            return of_pixels(self.evaluate_pixels())
         client = SERVER if subject.client is None else subject.client
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
             try:

@@ -298,7 +298,8 @@ def test_why_there_is_no_such_interval_is_said(tmp_path: Path) -> None:
     assert second(made, "features/rank").drawn == NOT_OF_IMAGES
     untrained = made.rows[2].difference(made.first, "knn")
     assert untrained is not None
-    assert (untrained.drawn, untrained.over) == (NO_RUN, "seeds")
+    assert (untrained.drawn, untrained.over) == (LACKING, "seeds")
+    assert drawn_interval({}, made.first.runs, [0], "knn") == NO_RUN
     of_one = made.rows[1].runs, made.first.runs
 
     def reason(change: Mapping[str, Any]) -> object:

@@ -106,7 +106,8 @@ def test_of_rounds_that_come_in_late_the_last_counts() -> None:
         return EncoderValues({"knn": sum(right) / len(right)}, Outcomes({"knn": np.array(right, np.uint8)}, {"knn": 1}))
 
     last.take(0, None, values(0, 0))
-    assert last.state == {"round": 0, "encoders": []}
+    last.take(0, None, EncoderValues({"pixels_knn": 0.5}, Outcomes({"knn": np.array([1, 0], np.uint8)}, {"knn": 1})))
+    assert (last.round, last.state["encoders"]) == (0, [])
     last.take(2, 1, values(1, 0))
     last.take(1, 0, values(1, 1))
     assert (last.round, set(last.by_client)) == (2, {1})
@@ -115,6 +116,8 @@ def test_of_rounds_that_come_in_late_the_last_counts() -> None:
     again.restore(last.state)
     assert again.by_client[0].right == {}
     assert again.by_client[1].right["knn"].tolist() == [1, 0]
+    assert again.untrained[None].right["knn"].tolist() == [0, 0]
+    assert again.pixels[None].right["knn"].tolist() == [1, 0]
     again.restore(None)  # a checkpoint of an earlier version
     assert again.round == 2
     last.take(3, None, values(1, 1))

@@ -1,0 +1,106 @@
+"""A run's accuracies over its untrained encoder's and raw pixels', image by image: against scipy's paired t test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+from rayfed_ssl.evaluation import Outcomes
+from rayfed_ssl.records.outcomes import ALL, FILE, PIXELS_FILE, UNTRAINED_FILE, write_outcomes
+from rayfed_ssl.records.paired import paired
+from rayfed_ssl.report.verdict import verdict
+from tests.tiny import run_locally, tiny
+
+LABELS = np.arange(40) % 4
+
+
+def written(folder: Path, file: str, right: dict[int | None, np.ndarray], labels: np.ndarray = LABELS) -> None:
+    outcomes = {client: Outcomes({"knn": counts.astype(np.uint8)}, {"knn": 1}) for client, counts in right.items()}
+    write_outcomes(folder, 1, outcomes, labels, file=file)
+
+
+def summary(last: Any, untrained: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "rounds": 3, "status": "complete", "accuracy": {"knn": last}, "untrained": {"knn": untrained},
+        "evaluation": {"test_images": 40}, **more,
+    }  # fmt: skip
+
+
+def test_the_interval_is_that_of_a_paired_t_test_over_images(tmp_path: Path) -> None:
+    """Five images are gained and none lost: independent answers could not tell that from chance."""
+    before = np.zeros(40, int)
+    before[:28] = 1
+    after = before.copy()
+    after[28:33] = 1
+    written(tmp_path, FILE, {None: after})
+    written(tmp_path, UNTRAINED_FILE, {None: before})
+    run = summary(0.825, 0.7)
+    low, high = stats.ttest_rel(after, before).confidence_interval(0.95)
+    assert paired(tmp_path, run) == {"untrained": {"knn": pytest.approx([low, high])}}
+    told = verdict({**run, "paired": paired(tmp_path, run)})
+    assert told.kind == "better"
+    assert f"+12.5 points (95 % interval [+{100 * low:.1f}, +{100 * high:.1f}] over 40 test images)" in told.sentence
+    assert verdict(run).kind == "not told apart"  # without knowing which images were right
+
+
+def test_of_several_encoders_the_mean_of_an_image_counts(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    before, after = ({client: draws.random(40) < p for client in (0, 1, 2)} for p in (0.5, 0.8))
+    written(tmp_path, FILE, after)  # type: ignore[arg-type]
+    written(tmp_path, UNTRAINED_FILE, before)  # type: ignore[arg-type]
+    run = summary(*({str(c): float(of[c].mean()) for c in of} for of in (after, before)))
+    means = [np.mean([of[c] for c in of], axis=0) for of in (after, before)]
+    assert paired(tmp_path, run)["untrained"]["knn"] == pytest.approx(
+        list(stats.ttest_rel(*means).confidence_interval(0.95))
+    )
+
+
+def test_there_is_none_where_the_answers_are_not_of_the_recorded_numbers_or_images(tmp_path: Path) -> None:
+    right = LABELS > 0
+    written(tmp_path, FILE, {None: right})
+    assert paired(tmp_path, summary(0.75, 0.75)) == {}  # nothing was kept of before
+    written(tmp_path, UNTRAINED_FILE, {None: right})
+    assert paired(tmp_path, summary(0.75, 0.75))["untrained"]["knn"] == pytest.approx([-3 / 40, 3 / 40])
+    assert paired(tmp_path, summary(0.75, 0.5)) == {}
+    assert paired(tmp_path, summary({"0": 0.75, "1": None}, 0.75)) == {}
+    written(tmp_path, UNTRAINED_FILE, {None: right}, labels=(LABELS + 1) % 4)
+    assert paired(tmp_path, summary(0.75, 0.75)) == {}
+
+
+@pytest.mark.parametrize("method", ["fedsimclr", "local"])
+def test_a_run_keeps_what_was_right_before_training_and_says_by_it(tmp_path: Path, method: str) -> None:
+    """The second run remembers the untrained encoder's values and the pixels', and their outcomes with them."""
+    config = tiny(method, train__rounds=1, clients__count=3, evaluation__protocols=["knn", "linear"])
+    for name in ("first", "second"):
+        made = run_locally(config, folder := tmp_path / name)
+        for block, file in (("untrained", UNTRAINED_FILE), ("pixels", PIXELS_FILE)):
+            table = pq.read_table(folder / file)
+            for score in ("knn", "linear"):
+                recorded = made[block][score]
+                values = list(recorded.values()) if isinstance(recorded, dict) else [recorded]
+                assert np.mean(table[score].to_numpy()) == pytest.approx(np.mean(values))
+                low, high = made["paired"][block][score]
+                ours = np.asarray(pq.read_table(folder / FILE)[score].to_numpy(), float).reshape(-1, 60).mean(0)
+                theirs = np.asarray(table[score].to_numpy(), float).reshape(-1, 60).mean(0)
+                if np.ptp(ours - theirs):
+                    expected = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+                    assert (low, high) == pytest.approx((expected.low, expected.high))
+        assert json.loads((folder / "summary.json").read_text())["paired"] == made["paired"]
+    for file in ALL:
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_a_resumed_run_has_kept_them(tmp_path: Path) -> None:
+    config = tiny("fedsimclr", train__rounds=2, evaluation__every=0)
+    whole = run_locally(config, tmp_path / "whole")
+    seen = [0]
+    run_locally(config, tmp_path / "run", report=lambda p: seen.append(p.round), stopping=lambda: max(seen) >= 1)
+    assert run_locally(config, tmp_path / "run", resume=True)["paired"] == whole["paired"]
+    for file in ALL:
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
