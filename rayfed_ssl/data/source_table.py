@@ -128,7 +128,13 @@ def table_source(
         names = [name for name in first.table.names if name]
         notes += unread_columns(names, columns, "test" not in found, key, [first.image], labels)
     tests = splits["test"].table.shown
-    return Source(tuple(dict.fromkeys(files)), rows.listing, notes, check=lambda: rows.check(first.table.shown, tests))
+    return Source(
+        tuple(dict.fromkeys(files)),
+        rows.listing,
+        notes,
+        check=lambda: rows.check(first.table.shown, tests),
+        alone=rows.alone if "test" not in found and path.is_dir() else None,
+    )
 
 
 def open_tables(

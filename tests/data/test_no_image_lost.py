@@ -259,7 +259,7 @@ def test_any_split_by_its_name_is_the_test(tmp_path: Path) -> None:
 
     assert (labels(), labels(test_split="dev"), labels(test_split="held")) == ([1], [1, 0, 1], [0])
     for name, found in {
-        "validation": r"found 'validation'; .* has no validation\.parquet or validation-\*\.parquet, found data/dev-00000",
+        "validation": r"found 'validation'; .* has no validation\.parquet or validation-\*\.parquet, found data/dev",
         "tr": r"found 'tr'; .* has no tr\.parquet or tr-\*\.parquet, found data/dev-00000",
         "train": "found 'train', and train-00000-of-00001.parquet is a training file",
     }.items():
