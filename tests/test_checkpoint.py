@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +127,92 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, named
     save(tmp_path, 1)
     write_json(tmp_path / "summary.json", {"status": "complete"})
     assert named == ["round-00001", "summary.json"]
+
+
+def test_names_are_on_the_disk_before_anything_rests_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that holds a name is synced after the name was given: else a power cut may take it back."""
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        done.append(f"sync {os.path.basename(os.readlink(f'/proc/self/fd/{descriptor}'))}")
+
+    def renamed(old: Path, new: Path) -> None:
+        replace(old, new)
+        done.append(f"name {new.name}")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    save(tmp_path / "checkpoints", 1)
+    assert done[-4:-2] == ["sync complete.json", f"sync .writing-00001-{os.getpid()}"]
+    assert done[-2:] == ["name round-00001", "sync checkpoints"]
+    write_json(tmp_path / "run" / "summary.json", {"status": "complete"})
+    assert done[-3:] == ["sync .summary.json.tmp", "name summary.json", "sync run"]
+
+
+def test_folders_that_cannot_be_synced_are_left_to_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, number = os.fsync, errno.EINVAL
+
+    def refused(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    save(tmp_path, 1)
+    number = errno.EIO  # a disk that fails
+    with pytest.raises(OSError, match="Input/output error"):
+        save(tmp_path, 2)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_round_saved_twice_is_there_at_every_moment(after: bool, tmp_path: Path) -> None:
+    """SIGKILL before or after the second checkpoint gets its name: the first, or the second, is read."""
+    checkpoint.save(tmp_path, 1, {"made": 1}, [])
+    checkpoint.save(tmp_path, 2, {"made": 1}, [])
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from rayfed_ssl.storage import checkpoint\n"
+        "replace = os.replace\n"
+        "def killed(old, new):\n"
+        f"    {after} and replace(old, new)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "os.replace = killed\n"
+        "checkpoint.save(Path(sys.argv[1]), 2, {'made': 2}, [])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[1], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    found, damaged = checkpoint.newest(tmp_path)
+    assert found is not None
+    assert (found[0], damaged) == (2, [])
+    assert checkpoint.load(found[1])[0] == {"made": 2 if after else 1}
+    assert [t for t, _ in checkpoint.complete(tmp_path)] == [1, 2]
+    checkpoint.save(tmp_path, 2, {"made": 3}, [])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-00001", "round-00002"]
+    assert checkpoint.load(tmp_path / "round-00002")[0] == {"made": 3}
+
+
+def test_a_round_that_cannot_be_saved_again_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(tmp_path, 2, {"made": 1}, [])
+
+    def full(old: Path, new: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(tmp_path, 2, {"made": 2}, [])
+    assert [p.name for p in tmp_path.iterdir()] == ["round-00002"]
+    assert checkpoint.load(tmp_path / "round-00002")[0] == {"made": 1}
+
+
+def test_what_was_replaced_and_is_damaged_is_set_aside_under_its_own_name(tmp_path: Path) -> None:
+    save(tmp_path, 2).rename(tmp_path / "round-00002.replaced")
+    assert checkpoint.set_aside(tmp_path, 1) == ["round-00002.damaged"]
+    assert [p.name for p in tmp_path.iterdir()] == ["round-00002.damaged"]
 
 
 def test_kill_in_the_middle_of_a_checkpoint(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import re
@@ -319,6 +320,29 @@ def test_where_copying_fails_the_folder_is_kept_and_named(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=f"could not copy to .*; the run is in {work}"):
         copying_to_a_place_that_became_a_file()
     assert (work / "encoder/global.json").exists()
+
+
+def test_a_folder_that_cannot_be_read_is_one_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk of this machine that fails while what is new in the folder is looked for."""
+    work = tmp_path / "work"
+
+    def copying_from_a_broken_disk() -> None:
+        with mirrored(work, f"file://{tmp_path}/run", resume=False) as saved:
+            write(work, "config.yaml")
+            monkeypatch.setattr(Path, "rglob", broken)
+            saved()
+
+    def broken(path: Path, pattern: str) -> list[Path]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with pytest.raises(UserError, match=rf"could not copy to .*Input/output error.*; the run is in {work}") as told:
+        copying_from_a_broken_disk()
+    assert "\n" not in str(told.value)
+    assert (work / "config.yaml").exists()
+    write(tmp_path / "run", "config.yaml")
+    with pytest.raises(UserError, match=r"cannot fetch .*Input/output error"):
+        Mirror(tmp_path / "other", f"file://{tmp_path}/run").open(resume=True)
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_file_system_never_shows_half_a_file(tmp_path: Path) -> None:

@@ -63,12 +63,19 @@ class Dimension(Block):
         if self.randint is not None:
             return int(rng.integers(int(low), int(high), endpoint=True))
         drawn = np.exp(rng.uniform(np.log(low), np.log(high))) if self.loguniform else rng.uniform(low, high)
-        return rounded(float(np.clip(drawn, low, high)))
+        return self.within(drawn)
 
-
-def rounded(value: Any) -> Any:
-    """A float to as many digits as a person reads."""
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    def within(self, value: Any) -> Any:
+        """What a search came to for the key: a value listed as it is; a number of a range, at its nearer end where it
+        lies outside, and to as many digits as a person reads, unless these lie outside.
+        """
+        if self.values is not None:
+            return value
+        low, high = self.range
+        clipped = min(max(value, low), high)
+        if self.randint is not None:
+            return round(clipped)
+        return min(max(float(f"{clipped:.{DIGITS}g}"), low), high)
 
 
 class Fifo(Block):

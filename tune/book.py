@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, mean
 from typing import Any
 
-from rayfed_ssl.base.files import write_json
+from rayfed_ssl.base.files import read_json, write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.summary import history as measured_by_round
@@ -54,7 +54,8 @@ class Book:
     """The entries of the sweep in ``folder``; configuration c has the trials c * repeat, c * repeat + 1, ...
 
     Raises:
-        UserError: the records that are there, its own or a run's summary, cannot be read; so do the methods.
+        UserError: the records that are there, its own, a run's summary or its exchanges, cannot be read; so do the
+            methods.
     """
 
     def __init__(self, folder: Path, repeat: int) -> None:
@@ -67,6 +68,7 @@ class Book:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise _damaged(self.path, error) from None
             for entry in self.entries:
+                history(folder / entry.name)
                 if (ended := self.ended(entry)) is not None:
                     entry.status = ended
                 elif entry.status not in OVER:
@@ -149,12 +151,21 @@ def score(values: list[float | None], how: str, mode: str) -> float | None:
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """The exchanges the run in ``folder`` went through."""
+    """The exchanges the run in ``folder`` went through. Raises UserError where their record is damaged."""
     path = folder / SCHEDULE
-    return json.loads(path.read_text())["changes"] if path.exists() else []
+    if (found := read_json(path)) is None:
+        return []
+    changes = found.get("changes")
+    if not isinstance(changes, list) or not all(map(_has_point, changes)):
+        raise UserError(f"{path}: cannot be read (no exchanges with their keys); the file is damaged")
+    return changes
+
+
+def _has_point(change: object) -> bool:
+    return isinstance(change, dict) and isinstance(change.get("point"), dict)
 
 
 def scheduled(folder: Path, point: Point) -> Point:
-    """The keys in force: those of the last exchange, if there was one."""
+    """The keys in force: those of the last exchange, if there was one. Raises UserError as :func:`history`."""
     changes = history(folder)
     return changes[-1]["point"] if changes else point

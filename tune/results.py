@@ -7,6 +7,7 @@ says which of them wins.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,12 +269,21 @@ def axis(values: Sequence[Any], scale: str = "even") -> tuple[list[float], list[
     ``scale``: even (each value that occurs is marked, in order), linear or log (marked are the ends and the middle).
     """
     if scale == "even":
-        texts = [v if isinstance(v, str) else f"{v:.4g}" if _number(v) else json.dumps(v) for v in values]
-        ordered = sorted(set(zip(values if all(map(_number, values)) else texts, texts, strict=True)))
-        place = {text: number / max(len(ordered) - 1, 1) for number, (_, text) in enumerate(ordered)}
-        return [place[text] for text in texts], [(height, text) for text, height in place.items()]
+        return _evenly(values)
     numbers = np.log(np.array(values, float)) if scale == "log" else np.array(values, float)
     low, high = float(numbers.min()), float(numbers.max())
     heights = [0.5] * len(values) if high == low else [float(n - low) / (high - low) for n in numbers]
     marks = {height: f"{float(v):.4g}" for height, v in zip(heights, values, strict=True) if height in (0.0, 0.5, 1.0)}
     return heights, sorted(marks.items())
+
+
+def _evenly(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
+    """Each value has a height of its own, and a mark that no other has: all its digits where a few are those of two."""
+    numbers = all(map(_number, values))
+    said = [v if isinstance(v, str) else f"{v:.4g}" if _number(v) else json.dumps(v) for v in values]
+    keys = [(value,) if numbers else (text, json.dumps(value)) for value, text in zip(values, said, strict=True)]
+    texts = dict(zip(keys, zip(said, map(json.dumps, values), strict=True), strict=True))
+    often = Counter(short for short, _ in texts.values())
+    place = {key: number / max(len(texts) - 1, 1) for number, key in enumerate(sorted(texts))}
+    marks = [(place[key], long if often[short] > 1 else short) for key, (short, long) in texts.items()]
+    return [place[key] for key in keys], sorted(marks)

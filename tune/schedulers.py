@@ -9,7 +9,7 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 
-from tune.blocks import Asha, Pbt, rounded
+from tune.blocks import Asha, Pbt
 from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
 from tune.search import SCORE, Proposals, domain
@@ -69,9 +69,7 @@ class WithinRanges:
         kept = dict(config)
         for key, dimension in self.sweep.settings.space.items():
             if dimension.values is None:
-                low, high = dimension.range
-                clipped = min(max(kept[key], low), high)
-                kept[key] = round(clipped) if dimension.randint else rounded(float(clipped))
+                kept[key] = dimension.within(kept[key])
         return kept
 
 

@@ -16,7 +16,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from rayfed_ssl.base.schema import UserError
-from tune.blocks import Dimension, rounded
+from tune.blocks import Dimension
 from tune.book import OVER, SCORED, Book, Entry, scheduled, score
 from tune.config import Sweep
 
@@ -64,7 +64,7 @@ class Proposals(Searcher):  # type: ignore[misc]
             point = self.optimiser.suggest(_name(self.book.configurations))
             if point is None:
                 return None
-            self.todo += self.book.add({key: rounded(point[key]) for key in self.sweep.settings.space})
+            self.todo += self.book.add({key: d.within(point[key]) for key, d in self.sweep.settings.space.items()})
         if not self.todo:
             return Searcher.FINISHED
         entry = self.todo.popleft()

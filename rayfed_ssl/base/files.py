@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.base.schema import UserError
+
+UNABLE = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})  # of file systems that do not sync folders
 
 
 def replace_file(
@@ -34,10 +37,30 @@ def replace_file(
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk: a file that was put in place is there after a power cut, too.
+
+    Raises:
+        OSError: the disk failed. File systems that cannot do this are left to do it when they please.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder that can be written to and not be listed
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def readable_as_usual(path: Path, write: Callable[[Path], object]) -> None:

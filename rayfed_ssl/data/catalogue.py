@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +30,14 @@ from rayfed_ssl.data.array_names import WHOLE
 from rayfed_ssl.data.column_values import label_texts, numbered
 from rayfed_ssl.data.folder_images import every_image
 from rayfed_ssl.data.images import Payload
-from rayfed_ssl.data.parquet_files import TEST_NAMES, few_rows, homes_of, readable
+from rayfed_ssl.data.parquet_files import few_rows, homes_of, readable
 from rayfed_ssl.data.source_arrays import open_arrays, read_beside
 from rayfed_ssl.data.source_hub import hub_folder
 from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, read_labels
 from rayfed_ssl.data.source_table import open_tables
 from rayfed_ssl.data.source_table import read_beside as read_cells
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
+from rayfed_ssl.data.split_names import split_of_file
 from rayfed_ssl.data.store import default_cache
 
 ID = "id"
@@ -187,7 +188,7 @@ def of_parquet(
     Raises:
         UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.
     """
-    named = [_split_of(shown) for shown, _ in files]
+    named = [split_of_file(PurePath(shown)) for shown, _ in files]
     if whole := None not in named:
         order = sorted(range(len(files)), key=lambda position: (named[position] != "train", named[position], position))
         files = [files[position] for position in order]
@@ -200,22 +201,13 @@ def of_parquet(
         raise UserError(f"{key}.path: {printable(files[0][1])} names {len(names)} classes, found label {labels.max()}")
     splits: dict[str, int] = {}
     for (shown, _), part in zip(files, found, strict=True):
-        split = _split_of(shown)
+        split = split_of_file(PurePath(shown))
         if whole and split is not None:
             splits[split] = splits.get(split, 0) + len(part)
     for _, file in files:
         with readable(file, key) as opened:
             _id_column(opened.schema_arrow, file, id_column)
     return Catalogue(labels, names, tuple(splits.items()), lambda: _rows(files, columns, key, id_column))
-
-
-def _split_of(shown: str) -> str | None:
-    """``train``, ``test``, ``validation`` or ``val``, after which a file or its folder is named."""
-    for part in reversed(Path(shown).parts[-2:]):
-        for name in ("train", *TEST_NAMES):
-            if part.startswith(name):
-                return name
-    return None
 
 
 def _id_column(schema: pa.Schema, file: Path, wanted: str | None) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ DECODERS = r"(PIL|pillow_heif|pydicom|imagecodecs|rayfed_ssl\.data\.(deep|dicom.
 """Modules that warn of large and odd images; what cannot be used is reported by name."""
 Name = TypeVar("Name")
 
+_filtering, _decoding = threading.Lock(), 0  # how many decode just now
 _teller: ContextVar[Callable[[int, int], None] | None] = ContextVar("teller", default=None)
 
 
@@ -56,8 +58,8 @@ def decoded_blocks(
     rows: Iterator[tuple[Name, Payload]], form: Form, size: int = BLOCK
 ) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
     """Decode blocks of ``size`` rows in threads (PIL lets go of the interpreter lock), in order, a bounded number of
-    rows and of bytes at a time. ``Name`` is whatever tells rows apart. Warnings of ``DECODERS`` are off from
-    then on.
+    rows and of bytes at a time. ``Name`` is whatever tells rows apart. Warnings of ``DECODERS`` are off
+    meanwhile.
     """
 
     def decode_part(part: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Decoded | BadImage]]:
@@ -73,8 +75,7 @@ def decoded_blocks(
     names: list[Name] = []
     results: list[Decoded | BadImage] = []
     parts = _parts(rows, size)
-    with ThreadPoolExecutor(THREADS) as pool:
-        warnings.filterwarnings("ignore", module=DECODERS)  # for good: no thread can have filters of its own
+    with _quiet(), ThreadPoolExecutor(THREADS) as pool:
         try:
             while (part := next(parts, None)) or waiting:
                 if part:
@@ -91,6 +92,25 @@ def decoded_blocks(
                 yield names, results
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Warnings of ``DECODERS`` are off in all of the process, for no thread has filters of its own: until nobody
+    decodes any more. Other filters stay as they are, also those that are set meanwhile.
+    """
+    global _decoding
+    with _filtering:
+        _decoding += 1
+        warnings.filterwarnings("ignore", module=DECODERS)
+    try:
+        yield
+    finally:
+        with _filtering:
+            _decoding -= 1
+            if not _decoding:
+                filters: list[Any] = warnings.filters  # type: ignore[assignment]
+                filters[:] = [one for one in filters if getattr(one[3], "pattern", None) != DECODERS]
 
 
 def _parts(rows: Iterator[tuple[Name, Payload]], size: int) -> Iterator[list[tuple[Name, Payload]]]:

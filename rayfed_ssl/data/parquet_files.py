@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.split_names import TEST_NAMES, is_file_of, spellings
 from rayfed_ssl.data.walking import ARRAYS, CSV, FROM_TABLE, TABLES
 
-TEST_NAMES = ("test", "validation", "val")
 PART = re.compile(r"(.+)-\d+-of-(\d+)(?:-[0-9a-f]+)?\.parquet")  # as the Hugging Face datasets library writes them
 MOST_NAMED = 5  # of files that are not used
 AT_A_TIME, BYTES_AT_A_TIME = 512, 32 * 2**20  # of rows with images: so many, of about so many bytes at most
@@ -42,7 +42,7 @@ def parts_of(path: Path, key: str, shown: str, test_split: str | None = None) ->
     )
     if test_split is not None and not test:
         raise UserError(
-            f"{key}.test_split: found {printable(repr(test_split))}; {shown} has no {printable(test_split)}*.parquet, "
+            f"{key}.test_split: found {printable(repr(test_split))}; {shown} has no {_wanted(printable(test_split))}, "
             f"found {_present(path)}"
         )
     if both := sorted(set(train) & set(test)):
@@ -83,12 +83,23 @@ def homes_of(path: Path, key: str, shown: str) -> list[Path]:
 
 
 def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
-    """The parts of the first of ``names`` that lies in a folder: ``train*.parquet``, else ``train/*.parquet``."""
-    for pattern in ("{}*.parquet", "{}/*.parquet"):
-        for name in names:
-            if found := sorted(folder.glob(pattern.format(name))):
-                return found
+    """The parts of the first of ``names`` that lies in a folder: of the files in it, else of those in ``train/``."""
+    here = _files_in(folder)
+    for name in names:
+        if found := [file for file in here if is_file_of(file.name, name)]:
+            return found
+    for name in names:
+        if found := sorted(file for spelling in spellings(name) for file in _files_in(folder / spelling)):
+            return found
     return []
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.parquet") if not file.name.startswith("."))
+
+
+def _wanted(split: str) -> str:
+    return f"{split}.parquet or {split}-*.parquet"
 
 
 def unused(path: Path, parts: dict[str, list[Path]], key: str, advice: str = "") -> tuple[str, ...]:
@@ -137,9 +148,11 @@ def _rows_of(file: Path, key: str) -> int:
 def _missing(path: Path, shown: str, key: str) -> UserError:
     """What to say of a folder without training files: of these alone a fifth is held out."""
     files = sorted(path.rglob("*.parquet"))
-    alone = f"{key}.path={printable(files[0])} reads it alone" if len(files) == 1 else "name the parts train*.parquet"
+    alone = f"{key}.path={printable(files[0])} reads it alone" if len(files) == 1 else "name the parts train-*.parquet"
     hint = f"; {alone}, and a fifth of each class is held out as test images" if files else ""
-    return UserError(f"{key}.path: {shown} lacks its train split: wanted train*.parquet, found {_present(path)}{hint}")
+    return UserError(
+        f"{key}.path: {shown} lacks its train split: wanted {_wanted('train')}, found {_present(path)}{hint}"
+    )
 
 
 def _present(path: Path) -> str:

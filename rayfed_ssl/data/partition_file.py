@@ -98,7 +98,7 @@ def read_partition(path: Path, labels: NDArray[np.int64], partial: bool = False)
             images that the file does not name.
     """
     path, where = path.expanduser(), printable(path)
-    rows = _from_parquet(path) if path.suffix == ".parquet" else _from_json(path)
+    rows = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_json(path)
     count = len(labels)
     beyond = rows.index[(rows.index < 0) | (rows.index >= count)]
     if len(beyond):

@@ -8,11 +8,12 @@ floats with NaN for null, and labels booleans. Several labels per image and targ
 with ``data.columns.label: false`` no label is read. Where no training image has one, no test split is needed.
 ``data.columns`` names other columns, one that says which client holds the image (text or integers; the partition
 ``natural``), and one that says whom or what it shows (``group``), by which images are held out together. ``path`` is a
-single file, or a folder with ``train*.parquet`` and ``test*.parquet`` (or ``validation*``, ``val*``), in one or several
-parts, there or in its ``data/`` folder or in its only folder that has them; folders ``train/`` and ``test/`` with
-Parquet files in them do as well. Of a single file, and of the parts of ``train*`` where there are none of a test split,
-a fixed fifth per class of all rows (always the same one) becomes the test split, while all images without a label
-train. Other Parquet files, such as those of ``validation*`` beside ``test*``, are not used, with a note;
+single file, or a folder with the files of ``train`` and ``test`` (or ``validation``, ``val``; ``split_names`` says
+which they are), in one or several parts, there or in its ``data/`` folder or in its only folder that has them; folders
+``train/`` and ``test/`` with Parquet files in them do as well. Of a single file, and of the parts of ``train`` where
+there are none of a test split, a fixed fifth per class of all rows (always the same one) becomes the test split, while
+all images without a label train. Other Parquet files, such as those of ``validation`` beside ``test``, are not used,
+with a note;
 ``data.test_split: validation`` takes them for the test.
 """
 
@@ -164,7 +165,7 @@ def unread_columns(
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
     """Which other splits with labels could be the test, and by which key; "" where there are none."""
     if not parts["test"]:
-        return f"; {key}.test_split=NAME tests on the images of NAME*.parquet"
+        return f"; {key}.test_split=NAME tests on the images of NAME-*.parquet"
     said = ""
     for name, files in other_tests(path, parts, key, shown).items():
         try:

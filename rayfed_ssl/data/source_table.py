@@ -26,8 +26,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.column_values import Empty, Unnamed, Values, label_texts, label_values, no_labels, numbered
 from rayfed_ssl.data.images import Payload, Source
-from rayfed_ssl.data.parquet_files import TEST_NAMES
 from rayfed_ssl.data.source_parquet import LABEL_COLUMNS, Columns, column_named, unread_columns
+from rayfed_ssl.data.split_names import TEST_NAMES
 from rayfed_ssl.data.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.table_cells import Table, read_table, typed
 from rayfed_ssl.data.table_images import Places
@@ -128,7 +128,13 @@ def table_source(
         names = [name for name in first.table.names if name]
         notes += unread_columns(names, columns, "test" not in found, key, [first.image], labels)
     tests = splits["test"].table.shown
-    return Source(tuple(dict.fromkeys(files)), rows.listing, notes, check=lambda: rows.check(first.table.shown, tests))
+    return Source(
+        tuple(dict.fromkeys(files)),
+        rows.listing,
+        notes,
+        check=lambda: rows.check(first.table.shown, tests),
+        alone=rows.alone if "test" not in found and path.is_dir() else None,
+    )
 
 
 def open_tables(

@@ -87,7 +87,7 @@ class SourceConfig(Block):
     """Branch, tag or commit of a ``hub`` data set; null: the newest."""
     test_split: str | None = Field(None, pattern=r"^[\w.-]+$")
     """The split of a folder of Parquet files or of tables, of ``hub`` or of ``arrays`` that holds the test images:
-    ``validation`` are the files ``validation*.parquet``; null: ``test``, without one ``validation`` or ``val``.
+    ``validation`` are the files ``validation-*.parquet``; null: ``test``, without one ``validation`` or ``val``.
     """
     download: bool = False
     """Whether ``hub`` and torchvision may fetch files that are not there."""

@@ -1,10 +1,10 @@
-"""Recognises which folders are splits, under names like ``Training/`` and ``Valid/``."""
+"""Recognises splits by the names of their folders, like ``Training/`` and ``Valid/``, and of their Parquet files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
@@ -14,6 +14,8 @@ NAMES = {  # split -> its folder's names, in any case; test images are those of 
     "test": ("test", "testing"),
     "val": ("val", "valid", "validation"),
 }
+TEST_NAMES = ("test", "validation", "val")  # of files: the first that is there has the test images
+AFTER = "-_. 0123456789"  # may follow a split's name in a file's, as on the Hugging Face Hub
 AMBIGUOUS = {"valid"}  # may be a class beside "invalid": a split only where there are training images
 
 
@@ -37,6 +39,29 @@ def split_folders(path: Path, key: str) -> dict[str, Path]:
 def split_named(name: str) -> str | None:
     """train, test or val where a folder of this name is that split; None where it is none."""
     return next((split for split, names in NAMES.items() if name.lower() in names), None)
+
+
+def spellings(split: str) -> tuple[str, ...]:
+    """What may stand for the name of a split in those of its files: of "val" also "valid" and "validation"."""
+    for names in NAMES.values():
+        if split in names:
+            return tuple(name for name in names if name.startswith(split))
+    return (split,)
+
+
+def is_file_of(name: str, split: str) -> bool:
+    """Whether a file of this name is of the split: ``train.parquet``, ``train-00000-of-00001.parquet`` and
+    ``training_a.parquet`` are of "train", ``trainees.parquet`` is not.
+    """
+    starts = spellings(split)
+    return any(name.startswith(start) and name[len(start) : len(start) + 1] in ("", *AFTER) for start in starts)
+
+
+def split_of_file(path: PurePath) -> str | None:
+    """Of which of "train" and ``TEST_NAMES`` a file is, by its folder's name or else its own; None of neither."""
+    splits = ("train", *TEST_NAMES)
+    by_folder = (split for split in splits if path.parent.name in spellings(split))
+    return next(by_folder, next((split for split in splits if is_file_of(path.name, split)), None))
 
 
 def maybe_splits(names: Iterable[str]) -> list[str]:

@@ -31,7 +31,7 @@ class TransferConfig(Block):
     finetune: FineTuneConfig = FineTuneConfig()
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=1)  # every round measures on it; ``ready`` forgets it
 def dataset(config: TransferConfig, image_size: int) -> Dataset:
     """The other data set. Raises UserError where none is named, it cannot be read, or has no labels to measure by."""
     if config.data is None:
@@ -75,7 +75,8 @@ def tags(config: TransferConfig) -> tuple[str, ...]:
 
 
 def ready(config: TransferConfig, image_size: int) -> None:
-    """Raises UserError where the other data set is not there."""
+    """Raises UserError where the other data set is not there. Reads it anew: it may have changed since another run."""
+    dataset.cache_clear()
     dataset(config, image_size)
 
 

@@ -12,6 +12,7 @@ Shapes: N images, S the run's image side, C channels, D embedding.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -91,12 +92,24 @@ def embed(
     skip = skip_bad or (source is not None and source.on_bad_image == "skip")
     table = _Table(encoder, images)
     try:
-        replace_file(out, partial(table.write, form=form, skip=skip, progress=progress))
+        with _threads(encoder.config.resources.threads):
+            replace_file(out, partial(table.write, form=form, skip=skip, progress=progress))
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else printable(error)
         raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
     notes = (*images.notes, *of_table(table.traits, form.range, form.background, KEY))
     return Embedded(table.written, encoder.module.dim, tuple(table.skipped), notes)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads of torch, with which features have the run's bits; as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _form(encoder: RunEncoder, source: SourceConfig | None) -> Form:
@@ -188,9 +201,7 @@ class _Table:
 
     def __init__(self, encoder: RunEncoder, images: Catalogue) -> None:
         self.encoder, self.images = encoder, images
-        resources = encoder.config.resources
-        torch.set_num_threads(resources.threads)
-        self.device = resolve_device("cpu" if resources.device == "cpu" else "auto")
+        self.device = resolve_device("cpu" if encoder.config.resources.device == "cpu" else "auto")
         self.module = encoder.module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.skipped: list[str] = []
         self.traits = Traits()

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -31,8 +34,7 @@ from rayfed_ssl.models.transform import as_input
 
 VALUES = "model.safetensors"
 LARGE = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.pt2 filter=lfs diff=lfs merge=lfs -text\n"
-
-
+LEFT_S = 24 * 3600.0  # an export takes minutes
 RESIZED = {
     "crop": "the central square",
     "pad": "all of the image, in the middle of a black square",
@@ -127,17 +129,17 @@ def _check_is_no_file(folder: Path, form: Form) -> None:
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder`` that becomes it when all is written. Where something fails it goes, and so do the
-    folders above it that were made for it.
+    """A folder beside ``folder``, of this export alone, that becomes it when all is written. Where something fails it
+    goes, and so do the folders above it that were made for it. The first of several exports that is done is kept.
     """
-    if folder.exists() or folder.is_symlink():
-        raise UserError(f"--out: {printable(folder)} exists; name another folder, or remove it")
-    place = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(place, ignore_errors=True)  # what a killed export left
+    _check_is_free(folder)
+    _remove_left_over(folder)
+    place = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.tmp")
     made = [path for path in place.parents if not path.exists()]
     place.mkdir(parents=True)
     try:
         yield place
+        _check_is_free(folder)
         os.replace(place, folder)
     except BaseException as error:
         gone = not place.exists()
@@ -150,6 +152,20 @@ def _new_folder(folder: Path) -> Iterator[Path]:
                 f"--out: {printable(folder.parent)} was removed or moved meanwhile, and nothing was exported"
             ) from error
         raise
+
+
+def _check_is_free(folder: Path) -> None:
+    if folder.exists() or folder.is_symlink():
+        raise UserError(f"--out: {printable(folder)} exists; name another folder, or remove it")
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove the drafts of exports that were killed: those to which nothing was added for ``LEFT_S``."""
+    draft = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}\.tmp")
+    with contextlib.suppress(OSError):  # there is no such folder, or it cannot be listed
+        for path in folder.parent.iterdir():
+            if draft.fullmatch(path.name) and time.time() - path.stat().st_mtime > LEFT_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:

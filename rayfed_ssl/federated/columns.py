@@ -19,7 +19,7 @@ def read_table(path: Path, key: str) -> pa.Table:
         UserError: the file cannot be read, or is neither Parquet nor CSV.
     """
     try:
-        return pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
+        return pyarrow.csv.read_csv(path) if path.suffix.lower() == ".csv" else pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{key}: {path} cannot be read ({reason}); needs a Parquet or CSV file") from None

@@ -168,7 +168,7 @@ class Transform:
             return self.normalised(self.pixels(list(images)))
         if isinstance(images, Image.Image | np.ndarray | bytes | str | Path):
             return self.normalised(self.pixels([images]))[0]
-        if not isinstance(images, Sequence) or isinstance(images, bytes | str):
+        if not isinstance(images, Sequence) or isinstance(images, bytes | str):  # the latter for mypy alone
             raise UserError(f"images: found {type(images).__name__}; must be one image or a list of them: {ALLOWED}")
         return self.normalised(self.pixels(images))
 

@@ -6,7 +6,9 @@
       complete.json                        size and digest of every file above: without it the folder is ignored
 
 Everything is written into a temporary folder that is renamed when whole, so a kill at any moment leaves the previous
-checkpoint as it was. Folders of any other name, such as a copy somebody made, are neither read nor removed.
+checkpoint as it was. Where a round is saved again, the earlier folder is ``round-00010.replaced`` until the new one has
+its name, and counts as long as there is no other. Folders of any other name, such as a copy somebody made, are neither
+read nor removed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from rayfed_ssl.base.files import readable_as_usual
+from rayfed_ssl.base.files import readable_as_usual, sync_folder
 from rayfed_ssl.base.folders import within
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import first_line
@@ -37,6 +39,7 @@ GROUP_BYTES = 64 << 20
 MARKER = "complete.json"
 SUFFIXES = (".json", ".safetensors")
 NAME = re.compile(r"round-(\d{5,})")
+REPLACED = ".replaced"
 SET_ASIDE = re.compile(r"round-(\d{5,})\.damaged")
 PROBE = os.urandom(64 << 10)  # what a folder must take to count as writable; file systems compress zeros away
 
@@ -154,6 +157,7 @@ def save(root: Path, round: int, server: Any, clients: Iterable[tuple[int, Any]]
     """
     final, temporary = root / f"round-{round:05d}", root / f".writing-{round:05d}-{os.getpid()}"
     root.mkdir(parents=True, exist_ok=True)
+    _remove_replaced(root)
     for stale in root.glob(".writing-*"):  # left by a kill: never complete, never read
         shutil.rmtree(stale, ignore_errors=True)
     temporary.mkdir()
@@ -166,13 +170,36 @@ def save(root: Path, round: int, server: Any, clients: Iterable[tuple[int, Any]]
             _sync(path)
         (temporary / MARKER).write_text(json.dumps({"round": round, "files": files}, indent=1))
         _sync(temporary / MARKER)
-        if final.exists():
-            shutil.rmtree(final)
-        os.replace(temporary, final)
+        sync_folder(temporary)
+        _put_in_place(temporary, final)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    _remove_replaced(root)
     return final
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    """Give a folder its name; one that had it before is moved aside. Raises OSError, where all is as it was."""
+    before = final.with_name(f"{final.name}{REPLACED}")
+    if moved := final.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        os.rename(final, before)
+    try:
+        os.replace(temporary, final)
+    except OSError:
+        if moved:
+            os.rename(before, final)
+        raise
+    sync_folder(final.parent)
+
+
+def _remove_replaced(root: Path) -> None:
+    """Remove what was moved aside, where a checkpoint has taken its place."""
+    for before in root.glob(f"round-*{REPLACED}"):
+        name = before.name.removesuffix(REPLACED)
+        if NAME.fullmatch(name) and (root / name / MARKER).exists():
+            shutil.rmtree(before, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -201,8 +228,11 @@ def _bytes(tree: Any) -> int:
 
 def complete(root: Path) -> list[tuple[int, Path]]:
     """(round, folder) of the checkpoints that have their marker, oldest first."""
-    named = ((NAME.fullmatch(path.parent.name), path.parent) for path in root.glob(f"round-*/{MARKER}"))
-    return sorted((int(match[1]), folder) for match, folder in named if match)
+    found: dict[int, Path] = {}
+    for folder in sorted(path.parent for path in root.glob(f"round-*/{MARKER}")):  # one that was replaced comes second
+        if match := NAME.fullmatch(folder.name.removesuffix(REPLACED)):
+            found.setdefault(int(match[1]), folder)
+    return sorted(found.items())
 
 
 def verify(folder: Path) -> None:
@@ -265,7 +295,7 @@ def set_aside(root: Path, after: int) -> list[str]:
     renamed = []
     for round, folder in complete(root):
         if round > after:
-            target = folder.with_name(f"{folder.name}.damaged")
+            target = root / f"round-{round:05d}.damaged"
             shutil.rmtree(target, ignore_errors=True)
             os.replace(folder, target)
             renamed.append(target.name)

@@ -154,9 +154,9 @@ class Mirror:
 
     def push(self) -> None:
         """Make the URI hold what the folder holds. Raises UserError where it cannot be reached; the folder is kept."""
-        here = self._local_files()
-        new = [path for path, signature in here.items() if self.copied.get(path) != signature]
         try:
+            here = _local_files(self.folder)
+            new = [path for path, signature in here.items() if self.copied.get(path) != signature]
             if SUMMARY in self.copied and SUMMARY not in here:  # before anything that is newer than it
                 self.remote.delete_file(f"{self.root}/{SUMMARY}")
             for path in sorted(new, key=_rank):
@@ -184,7 +184,7 @@ class Mirror:
             return
         try:
             begun = "config.yaml" in self._remote_files()
-            for path in sorted(self._local_files(), key=_rank):
+            for path in sorted(_local_files(self.folder), key=_rank):
                 if path == ERROR or not begun:
                     self._copy(path)
         except (OSError, pa.ArrowException) as refused:
@@ -200,16 +200,6 @@ class Mirror:
             shutil.copyfileobj(source, sink, COPIED_BYTES)
         if draft != target:
             self.remote.move(draft, target)
-
-    def _local_files(self) -> dict[str, tuple[int, int]]:
-        """Path -> size and time of every file, but for those (``.name``) that are still being written."""
-        found = {}
-        for path in self.folder.rglob("*"):
-            relative = path.relative_to(self.folder)
-            if path.is_file() and not any(part.startswith(".") for part in relative.parts):
-                stat = path.stat()
-                found[relative.as_posix()] = (stat.st_size, stat.st_mtime_ns)
-        return found
 
     def _remote_files(self) -> set[str]:
         infos = self.remote.get_file_info(fs.FileSelector(self.root, allow_not_found=True, recursive=True))
@@ -240,6 +230,7 @@ class Mirror:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with self.remote.open_input_stream(f"{self.root}/{path}") as source, target.open("wb") as sink:
                     shutil.copyfileobj(source, sink, COPIED_BYTES)
+            copied = _local_files(draft)
             draft.rename(self.folder)
         except (OSError, pa.ArrowException) as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -247,7 +238,18 @@ class Mirror:
                 f"--out: cannot fetch {self.uri} to resume it in {self.folder} ({first_line(error)}); make room, or "
                 "name a working folder elsewhere by TMPDIR"
             ) from None
-        self.copied = self._local_files()
+        self.copied = copied
+
+
+def _local_files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Path -> size and time of every file, but for those (``.name``) that are still being written."""
+    found = {}
+    for path in folder.rglob("*"):
+        relative = path.relative_to(folder)
+        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
+            stat = path.stat()
+            found[relative.as_posix()] = (stat.st_size, stat.st_mtime_ns)
+    return found
 
 
 def has_credentials(uri: str) -> bool:

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.source_parquet import Columns
-from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.sources import SourceConfig, load
 from tests.data.files import HUGGING_FACE, pictures, png, put, write_parquet
 
 
@@ -177,6 +178,40 @@ def test_parts_named_after_splits_are_splits_and_others_are_not(tmp_path: Path) 
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="found no Parquet files below"):
         parquet(tmp_path / "empty")
+
+
+SPLITS = {  # file -> the split that it is of, as docs/data.md says
+    "train.parquet": "train", "train-00000-of-00002.parquet": "train", "train_1.parquet": "train",
+    "train 1.parquet": "train", "train2.parquet": "train", "training.parquet": "train",
+    "training-0.parquet": "train", "train/0000.parquet": "train", "train/test-0.parquet": "train",
+    "test.parquet": "test", "test-00000-of-00001-0123456789abcdef.parquet": "test", "testing.parquet": "test",
+    "test/0000.parquet": "test", "validation.parquet": "validation", "validation-0.parquet": "validation",
+    "val.parquet": "val", "valid.parquet": "val", "val/0.parquet": "val",
+    "trainees.parquet": None, "trainA.parquet": None, "testimonials.parquet": None, "validity.parquet": None,
+    "value.parquet": None, "Train.parquet": None, "training_data/a.parquet": None, "tests/a.parquet": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_run_and_embed_agree_on_which_files_are_of_a_split(name: str, tmp_path: Path) -> None:
+    """Beside a training file in the folder itself each file, of its own number of rows, is what ``SPLITS`` says."""
+    split = SPLITS[name]
+    where = tmp_path / "d"
+    beside = "test-9.parquet" if split == "train" else "train-9.parquet"
+    write_parquet(where / beside, pictures(5), [0, 1, 0, 1, 0])
+    write_parquet(where / name, pictures(3, seed=1), [1, 0, 1])
+    counted = dict(parquet(where).splits)
+    read = load(SourceConfig(name="parquet", path=where, image_size=16), tmp_path / "cache")
+    if split is None:
+        assert counted == {}
+        assert (len(read.train), len(read.test)) == (4, 1)
+        assert any(f"{name} (3 rows) is not used" in note for note in texts(read.notes))
+    elif split == "train":
+        assert counted == {"train": 3, "test": 5}
+        assert (len(read.train), len(read.test)) == (3, 5)
+    else:
+        assert counted == {"train": 5, split: 3}
+        assert (len(read.train), len(read.test)) == (5, 3)
 
 
 def test_text_and_numbers_are_not_mixed(tmp_path: Path) -> None:

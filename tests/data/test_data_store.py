@@ -139,6 +139,32 @@ def test_warnings_of_pillow_are_off_and_those_of_others_are_not(monkeypatch):
     assert [str(warning.message) for warning in seen[1:]] == ["a consumer's"] * 4 + ["later"]
 
 
+def test_warnings_of_pillow_are_on_again_when_nobody_decodes(monkeypatch):
+    """Also where two decode at a time, and where one is left in the middle; filters set meanwhile stay."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)
+    image = encoded(photo(16, 16))
+
+    def decoding():
+        return decoded_blocks(iter([(row, image) for row in range(20)]), Form(16), size=5)
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        first, second = decoding(), decoding()
+        next(first)
+        next(second)
+        first.close()
+        decode(image, 16, PLENTY)
+        assert not seen
+        warnings.filterwarnings("ignore", "mine")
+        mine = warnings.filters[0]
+        for _ in second:
+            pass
+        assert warnings.filters == [mine, *before]
+        decode(image, 16, PLENTY)
+        assert [warning.category for warning in seen] == [Image.DecompressionBombWarning]
+
+
 def test_a_store_is_on_the_disk_before_it_gets_its_name(tmp_path, named):
     store(tmp_path / "s.arrow", listing([encoded(photo(16, 16))]))
     assert named == ["s.arrow"]

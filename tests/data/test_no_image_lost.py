@@ -259,8 +259,9 @@ def test_any_split_by_its_name_is_the_test(tmp_path: Path) -> None:
 
     assert (labels(), labels(test_split="dev"), labels(test_split="held")) == ([1], [1, 0, 1], [0])
     for name, found in {
-        "validation": r"found 'validation'; .* has no validation\*\.parquet, found data/dev-00000",
-        "tr": "found 'tr', and train-00000-of-00001.parquet is a training file",
+        "validation": r"found 'validation'; .* has no validation\.parquet or validation-\*\.parquet, found data/dev",
+        "tr": r"found 'tr'; .* has no tr\.parquet or tr-\*\.parquet, found data/dev-00000",
+        "train": "found 'train', and train-00000-of-00001.parquet is a training file",
     }.items():
         with pytest.raises(UserError, match=rf"data\.test_split: {found}"):
             labels(test_split=name)

@@ -41,7 +41,8 @@ def rows_of(lists) -> dict[str, list[int]]:
 
 
 def test_json_and_parquet_say_who_holds_what(tmp_path):
-    for path in (write(tmp_path / "p.json", LISTS), parquet(tmp_path / "p.parquet", **rows_of(LISTS))):
+    tables = [parquet(tmp_path / name, **rows_of(LISTS)) for name in ("p.parquet", "P.PARQUET")]
+    for path in (write(tmp_path / "p.json", LISTS), *tables):
         shards = partition(FromFile(path=path), LABELS, 3, 0)
         assert [shard.tolist() for shard in shards] == [sorted(mine) for mine in LISTS]
 

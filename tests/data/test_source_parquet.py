@@ -154,9 +154,13 @@ def test_parquet_errors_name_the_file(tmp_path):
     refused(r"has no test images, and of no class enough images to hold a fifth out", tmp_path, "parquet")
     (tmp_path / "train.parquet").rename(tmp_path / "all.parquet")
     alone = r"; data\.path=.*/all\.parquet reads it alone, and a fifth of each class is held out as test images"
-    refused(rf"lacks its train split: wanted train\*\.parquet, found all\.parquet{alone}", tmp_path, "parquet")
+    refused(
+        rf"lacks its train split: wanted train\.parquet or train-\*\.parquet, found all\.parquet{alone}",
+        tmp_path,
+        "parquet",
+    )
     write_parquet(tmp_path / "more.parquet", pictures(2), [0, 0])
-    refused(r"more\.parquet; name the parts train\*\.parquet, and a fifth of each class", tmp_path, "parquet")
+    refused(r"more\.parquet; name the parts train-\*\.parquet, and a fifth of each class", tmp_path, "parquet")
     for part in ("all", "more"):
         (tmp_path / f"{part}.parquet").unlink()
     (tmp_path / "train.parquet").write_text("label,image\n0,x\n")
@@ -406,7 +410,7 @@ def test_parts_without_a_test_split_lose_a_fifth_over_all_of_them_as_one_file_do
     note = texts(fetch(tmp_path, "parquet", path=tmp_path / "hub").notes)[0]
     assert note == (
         "data/dev-00000-of-00001.parquet (4 rows) is not used: the images are those of "
-        "data/train-00000-of-00003.parquet ..; data.test_split=NAME tests on the images of NAME*.parquet"
+        "data/train-00000-of-00003.parquet ..; data.test_split=NAME tests on the images of NAME-*.parquet"
     )
     (tmp_path / "hub/data/train-00001-of-00003.parquet").unlink()
     assert "2 of 3 parts are there" in texts(fetch(tmp_path, "parquet", path=tmp_path / "hub").notes)[0]

@@ -21,7 +21,7 @@ from rayfed_ssl.data.table_cells import typed
 from rayfed_ssl.data.table_images import Places
 from rayfed_ssl.settings.located import located
 from tests.command_line import Call
-from tests.data.files import fetch, pictures, png, refused
+from tests.data.files import fetch, pictures, png, refused, training_images
 from tests.tiny import run_locally, tiny
 
 PIXELS = pictures(20)
@@ -334,6 +334,22 @@ def test_tables_that_are_not_used_or_two_are_told(two: Path) -> None:
     refused(r"data\.test_split: found 'train'; .*; train\.csv trains", two, "table", test_split="train")
     table(two / "Train.tsv", [(1, 1)], "id", "label")
     refused(r"has Train\.tsv and train\.csv; allowed: one table of a name", two, "table")
+
+
+def test_public_images_of_a_training_table_are_all_of_them(pets: Path, tmp_path: Path) -> None:
+    """As of Parquet parts; of a single table that is named itself those that are not held out, as of one file."""
+    whole_folder = tmp_path / "public"
+    images(whole_folder, [f"{k}.png" for k in range(20)])
+    table(whole_folder / "train.csv", [(k, CLASSES[k % 2]) for k in range(20)], "id", "label")
+    alone = training_images(tmp_path, "table", path=whole_folder).train
+    np.testing.assert_array_equal(alone.pixels, PIXELS)
+    assert alone.labels.tolist() == [k % 2 for k in range(20)]
+    assert len(training_images(tmp_path, "table", path=whole_folder / "train.csv").train) == 16
+    both = whole(tmp_path, path=whole_folder)
+    assert (len(both.train), len(both.test)) == (16, 4)
+    table(whole_folder / "test.csv", [(19, "dog")], "id", "label")
+    table(whole_folder / "train.csv", [(k, CLASSES[k % 2]) for k in range(19)], "id", "label")
+    np.testing.assert_array_equal(training_images(tmp_path, "table", path=whole_folder).train.pixels, PIXELS[:19])
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------

@@ -233,6 +233,18 @@ def test_transfer_uses_the_other_data_set_alone(tmp_path: Path) -> None:
     assert transfer.tags(TransferConfig(by=("finetune",))) == ("transfer_finetune",)
 
 
+def test_a_later_run_of_the_process_sees_the_images_that_are_there_then(tmp_path: Path) -> None:
+    """Within a run they are those that were there when it began."""
+    config = TransferConfig.model_validate({"data": {"name": "parquet", "path": str(tmp_path)}})
+    for count in (20, 30):
+        for split in ("train", "test"):
+            written(tmp_path, split, larger(images(count, 0)))
+        transfer.ready(config, 16)
+        (found,) = transfer.others(config, 16).values()
+        assert found is transfer.dataset(config, 16)
+        assert (len(found.train), len(found.test)) == (count, count)
+
+
 def test_a_transfer_without_data_or_labels_is_one_line_before_a_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^evaluation\.transfer\.data: found nothing; transfer needs another data set"):
         transfer.ready(TransferConfig(), 8)

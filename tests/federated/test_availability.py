@@ -109,8 +109,9 @@ def write(path: Path, **columns: list[float]) -> Path:
 
 def test_a_trace_may_be_parquet_or_csv(tmp_path: Path) -> None:
     parquet = write(tmp_path / "a.parquet", client=[0, 1], start=[0.0, 5.0], end=[4.0, 9.0])
-    (tmp_path / "a.csv").write_text("client,start,end\n0,0,4\n1,5,9\n")
-    for path in (parquet, tmp_path / "a.csv"):
+    for name in ("a.csv", "TRACE.CSV"):
+        (tmp_path / name).write_text("client,start,end\n0,0,4\n1,5,9\n")
+    for path in (parquet, tmp_path / "a.csv", tmp_path / "TRACE.CSV"):
         there = make_availability(Trace(path=path), 0, 2)
         assert [there.reachable(1, float(now)).tolist() for now in (0, 4, 5)] == [
             [True, False], [False, False], [False, True],

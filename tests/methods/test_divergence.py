@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import named, pack
@@ -18,6 +21,7 @@ from rayfed_ssl.methods.parts.divergence import (
     takes_predictor,
 )
 from rayfed_ssl.models import ModelConfig, build_network
+from rayfed_ssl.models.encoders import build_encoder
 
 BEFORE = {"conv1": np.zeros((1, 2)), "conv2": np.zeros((2, 2))}
 AFTER = {"conv1": np.array([[3.0, 4]]), "conv2": np.array([[12.0, 0], [0, 0]])}
@@ -72,3 +76,45 @@ def test_convolutions_are_those_on_the_main_path() -> None:
     after = named(pack(network.encoder), network.encoder)
     moved = layer_divergence(*({name: values[name] for name in names} for values in (before, after)))
     assert moved == pytest.approx(np.mean([np.sqrt(before[name].size) for name in names]), rel=1e-4)
+
+
+def shapes_of(name: str, *, all_of_them: bool = False) -> Counter[tuple[int, ...]]:
+    """The shapes of the weights that are measured, or of all convolutions."""
+    with torch.device("meta"):
+        encoder = build_encoder(name, ModelConfig(), 64, 3)
+    shapes = {name: tuple(value.shape) for name, value in encoder.named_parameters() if value.ndim == 4}
+    return Counter(shapes.values() if all_of_them else [shapes[name] for name in convolutions(encoder)])
+
+
+def test_convnext_has_no_shortcuts_whatever_its_parts_are_called() -> None:
+    """timm calls the convolutions between two stages ``downsample``; torchvision gives them numbers."""
+    timms, torchvisions = shapes_of("timm/convnext_tiny"), shapes_of("torchvision/convnext_tiny")
+    assert timms == torchvisions == shapes_of("torchvision/convnext_tiny", all_of_them=True)
+    assert timms.total() == 1 + (3 + 3 + 9 + 3) + 3  # the stem, one of each block, one before each later stage
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "each", "shortcuts"),
+    [
+        ("resnet18", 8, 2, 3),
+        ("resnet50", 16, 3, 4),
+        ("torchvision/resnet18", 8, 2, 3),
+        ("torchvision/resnet50", 16, 3, 4),
+        ("timm/resnet18", 8, 2, 3),
+        ("timm/resnet50", 16, 3, 4),
+        ("timm/resnetv2_50", 16, 3, 4),
+    ],
+)
+def test_shortcuts_of_resnets_are_left_out(name: str, blocks: int, each: int, shortcuts: int) -> None:
+    """He et al. 2016, table 1: the convolutions of a block, one in the stem, one where a stage changes the shape."""
+    measured, found = shapes_of(name), shapes_of(name, all_of_them=True)
+    assert measured.total() == 1 + blocks * each
+    assert found.total() == 1 + blocks * each + shortcuts
+    assert all(shape[2:] == (1, 1) for shape in found - measured)
+
+
+def test_a_shortcut_may_be_a_single_convolution() -> None:
+    block = nn.Module()
+    block.ghost1, block.shortcut = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 4, 1)
+    assert convolutions(block) == ["ghost1.weight"]
+    assert convolutions(nn.Sequential(block)) == ["0.ghost1.weight"]

@@ -67,6 +67,19 @@ def test_a_draw_of_one_key_does_not_depend_on_the_others() -> None:
     assert first["a"] == second["a"]
 
 
+@pytest.mark.parametrize("kind", ["uniform", "loguniform"])
+def test_no_digit_is_rounded_out_of_a_range(kind: str) -> None:
+    """Ends of more digits than are drawn, and a range between two numbers of so many digits."""
+    for low, high in ((0.12345649, 0.12345651), (1.00000049, 2.9999996), (1000001.4, 1000003.6), (0.1, 0.3)):
+        dimension = Dimension.model_validate({kind: (low, high)})
+        drawn = [dimension.draw(np.random.default_rng(seed)) for seed in range(50)]
+        drawn += [dimension.within(value) for value in (low, high, low / 2, 2 * high)]
+        assert all(isinstance(value, float) and low <= value <= high for value in drawn)
+    assert Dimension(uniform=(0.1, 0.3)).within(0.123456789) == 0.123457
+    assert Dimension(choice=(0.123456789, "auto")).within(0.123456789) == 0.123456789
+    assert [Dimension(randint=(2, 4)).within(value) for value in (1.2, 2.6, 9)] == [2, 3, 4]
+
+
 def test_overrides_hold_for_every_trial_and_points_win(tmp_path: Path) -> None:
     whole = sweep(tmp_path, "space={train.rounds: {grid: [2, 3]}}", "overrides={train.batch_size: 8}")
     assert {point["train.rounds"] for point in whole.configurations or ()} == {2, 3}

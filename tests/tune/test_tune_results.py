@@ -228,6 +228,10 @@ def test_axes_of_parallel_coordinates() -> None:
     assert axis([4.0, 4.0], "linear")[0] == [0.5, 0.5]
     assert axis([4])[0] == [0.0]
     assert axis(["b", "a", "b"]) == ([1.0, 0.0, 1.0], [(0.0, "a"), (1.0, "b")])
+    near = [0.12341, 0.5, 0.12342, 0.12341]
+    assert axis(near) == ([0.0, 1.0, 0.5, 0.0], [(0.0, "0.12341"), (0.5, "0.12342"), (1.0, "0.5")])
+    assert axis([1, 1.0, 2]) == ([0.0, 0.0, 1.0], [(0.0, "1"), (1.0, "2")])
+    assert axis([True, "true", None]) == ([1.0, 0.5, 0.0], [(0.0, "null"), (0.5, '"true"'), (1.0, "true")])
 
 
 @pytest.mark.parametrize(

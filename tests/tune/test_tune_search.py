@@ -17,7 +17,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import last_line
 from tests.tune.sweeps import LR, sweep
 from tune import search
-from tune.book import Book, Entry, measured, score, trial_name
+from tune.book import Book, Entry, history, measured, scheduled, score, trial_name
 from tune.config import Sweep
 from tune.schedulers import WithinRanges, scheduler
 from tune.search import Proposals, domain, optimiser
@@ -83,6 +83,26 @@ def test_a_damaged_record_is_one_line(tmp_path: Path, damage: dict[str, Any]) ->
     path.write_text(json.dumps({"trials": [row | damage]}))
     with pytest.raises(UserError, match=rf"^{path}: cannot be read \(.+\); the file is damaged$"):
         Book(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"changes": [', "[]", "{}", '{"changes": 3}', '{"changes": [4]}', '{"changes": [{"point": "lr"}]}', "\xff"],
+)
+def test_a_damaged_record_of_exchanges_is_one_line(tmp_path: Path, text: str) -> None:
+    run = tmp_path / "trial-00000"
+    path = run / "schedule.json"
+    assert (history(run), scheduled(run, {LR: 0.1})) == ([], {LR: 0.1})
+    run.mkdir()
+    path.write_text('{"changes": [{"round": 1, "point": {"lr": 0.2}}]}')
+    assert scheduled(run, {LR: 0.1}) == {"lr": 0.2}
+    book = Book(tmp_path, 1)
+    book.add({LR: 0.1})
+    book.save()
+    path.write_bytes(text.encode("latin-1"))
+    for read in (lambda: history(run), lambda: scheduled(run, {LR: 0.1}), lambda: Book(tmp_path, 1)):
+        with pytest.raises(UserError, match=rf"^{path}: .+ the file is damaged$"):
+            read()
 
 
 def test_a_trial_that_diverged_is_over_and_has_no_score(tmp_path: Path) -> None:

@@ -22,20 +22,31 @@ from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings.run import RunSettings
 
-SHORTCUTS = ("shortcut", "downsample")
-
 
 def convolutions(module: nn.Module) -> list[str]:
     """The names of the weights of all convolutions but those on residual shortcuts, which EasyFL leaves out, too."""
+    shortcuts = _shortcuts(module)
     return [
         f"{name}.weight"
         for name, part in module.named_modules()
-        if isinstance(part, nn.Conv2d) and not _on_shortcut(name)
+        if isinstance(part, nn.Conv2d) and not f"{name}.".startswith(shortcuts)
     ]
 
 
-def _on_shortcut(name: str) -> bool:
-    return any(word in name for word in SHORTCUTS)
+def _shortcuts(module: nn.Module) -> tuple[str, ...]:
+    """What the names of all parts on residual shortcuts begin with.
+
+    A shortcut is called ``shortcut``, or ``downsample`` beside the block's own convolutions (``conv1``, ``conv_dw``).
+    In networks such as ConvNeXt, a ``downsample`` beside a stage's ``blocks`` is on the main path.
+    """
+    found = []
+    for name, part in module.named_modules():
+        beside = [child for child, _ in part.named_children()]
+        here = [child for child in beside if child == "shortcut"]
+        if any(child.startswith("conv") for child in beside):
+            here += [child for child in beside if child == "downsample"]
+        found += [f"{name}.{child}.".removeprefix(".") for child in here]
+    return tuple(found)
 
 
 def layer_divergence(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
@@ -143,7 +154,8 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
     for name in sorted(config.clients.architectures):
         with torch.device("meta"):
             encoder = build_encoder(name, config.model, config.data.image_size, config.data.channels)
-        layers = sum(x.ndim > 1 and not _on_shortcut(part) for part, x in encoder.named_parameters())
+        shortcuts = _shortcuts(encoder)
+        layers = sum(x.ndim > 1 and not part.startswith(shortcuts) for part, x in encoder.named_parameters())
         measured = len(convolutions(encoder))
         if not measured or 2 * measured < layers:
             raise UserError(
