@@ -99,8 +99,8 @@ class Decoded:
     any depth, by a window or a VOI LUT of its own (DICOM); ``frames`` if the file has
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on ``background``;
     ``cropped`` if only the central square is taken, and is less than half of the image; ``enlarged`` if it was made
-    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped`` and ``narrow`` as of
-    ``Shallow``;
+    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, ``narrow`` and ``spiked``
+    as of ``Shallow``;
     ``bands`` if the file has more than those of the colours and of transparency, which alone were read."""
 
     pixels: NDArray[np.uint8]
@@ -111,6 +111,7 @@ class Decoded:
     enlarged: bool = False
     clipped: Range | None = None
     narrow: Range | None = None
+    spiked: Range | None = None
     bands: bool = False
     windowed: bool = False
 
@@ -200,7 +201,7 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
 
 def _told(decoded: Decoded, of: Shallow) -> Decoded:
     """An image that was deep."""
-    return replace(decoded, deep=True, clipped=of.clipped, narrow=of.narrow)
+    return replace(decoded, deep=True, clipped=of.clipped, narrow=of.narrow, spiked=of.spiked)
 
 
 def _decoded_dicom(payload: bytes | Path, form: Form) -> Decoded:

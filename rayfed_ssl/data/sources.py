@@ -292,7 +292,7 @@ def load(
     scaling = _scaling(config, counts, key, may_be_shallow)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key))
+    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key), key)
     deep: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
     shown = of_one_colour(train.images.pixels, test.pixels)
     one_colour = plain(shown, counts["transparent"], config.background, key)

@@ -160,6 +160,10 @@ LINES = (
     "3 images are enlarged 1.5 times or more",
     "of 3 images more than 1% of the pixels lie outside the range that is read, and are clipped",
     "3 images take up less than a sixteenth of the range that is read, and keep at most 17 of 256 grey levels",
+    (
+        "of 3 images 99% of the pixels take up less than a sixteenth of the image's own range, and keep at most 17 of "
+        "256 grey levels: a few pixels, such as hot ones, are far darker or brighter"
+    ),
     "2 images are of one single colour throughout",
     "6 of 30 images, about a fifth of each class, were held out as test images",
     "some classes were too small to hold a test image out: accuracies are over the others alone",
