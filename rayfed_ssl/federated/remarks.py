@@ -6,6 +6,7 @@ Shape legend: N training images, M test images.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,9 +26,13 @@ OVER_SHARE = 1.5  # times the share of evaluation.select, before it is said
 ADVICE = "; balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
 NO_CLASS = {
     "unlabelled", "unlabeled", "nolabel", "notlabelled", "notlabeled", "unannotated", "unclassified", "unsorted",
-    "unknown",
+    "unknown", "unspecified", "undetermined", "unassigned", "missing", "notavailable", "notapplicable",
+    "tobedetermined",
 }  # fmt: skip
 """Names, of letters alone, under which people put images that nobody labelled."""
+NO_VALUE = {"na", "nan", "none", "null", "nil", "unk", "tbd", "tba"}
+"""Words that stand for no label; with a digit, as "Na22", they are others."""
+NO_WORD = re.compile(r"\?+|-{2,}|\.+")
 
 
 def remarks(dataset: Dataset, metrics: Collection[str] = ()) -> tuple[Note, ...]:
@@ -126,14 +131,19 @@ def unlabelled_tests(dataset: Dataset) -> Iterator[Note]:
 def no_class(dataset: Dataset) -> Iterator[Note]:
     """A line for each class whose name says that nobody labelled its images: it is measured as any other."""
     for label, name in enumerate(dataset.train.class_names):
-        letters = "".join(letter for letter in name.lower() if letter.isalpha()).removesuffix("images")
-        if letters in NO_CLASS:
+        if _means_none(name):
             count = sum(int((images.labels == label).sum()) for images in (dataset.train, dataset.test))
             yield Note(
                 f"{printable(name, 80)} is taken for a class, of {count} images; images that nobody labelled lie in no "
                 "class folder, or have an empty label",
                 f"a class of {count} images is called as if nobody had labelled them",
             )
+
+
+def _means_none(name: str) -> bool:
+    letters = "".join(letter for letter in name.lower() if letter.isalpha()).removesuffix("images")
+    value = letters in NO_VALUE and not any(letter.isdigit() for letter in name)
+    return letters in NO_CLASS or value or NO_WORD.fullmatch(name.strip()) is not None
 
 
 def almost_one_name(dataset: Dataset) -> Iterator[Note]:

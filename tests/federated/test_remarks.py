@@ -81,7 +81,10 @@ def labelled(train: list[int], test: list[int], names: tuple[str, ...] = ()) -> 
     return Dataset("made", *splits, "digest")
 
 
-@pytest.mark.parametrize("name", ["unlabelled", "Unlabeled", "un-labelled images", "no_label", "Unknown"])
+@pytest.mark.parametrize("name", [
+    "unlabelled", "Unlabeled", "un-labelled images", "no_label", "Unknown", "na", "N/A", "#N/A", "NaN", "None", "null",
+    "missing", "TBD", "not available", "?", "??", "--", "...",
+])  # fmt: skip
 def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
     names = ("ill", "labelled", name)
     assert list(texts(no_class(labelled([0, 1, 2, 2, -1], [2, -1], names)))) == [
@@ -89,6 +92,11 @@ def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
         "empty label"
     ]
     assert list(texts(no_class(labelled([0, 1], [0], names[:2])))) == []
+
+
+@pytest.mark.parametrize("name", ["0", "-", "+", "Na22", "nano", "missing_hole", "no tumour", "nonesuch"])
+def test_a_class_that_is_one_is_not(name: str) -> None:
+    assert list(no_class(labelled([0, 1], [0], ("ill", name)))) == []
 
 
 def test_test_images_without_a_label_are_counted_where_others_have_one() -> None:
