@@ -66,6 +66,13 @@ def counted(counts: Mapping[str, int], background: Background, key: str) -> tupl
     )
 
 
+def all_grey(images: int, key: str) -> Note:
+    """Of so many images, all, that are read with three channels and are grey."""
+    said = f"all {images} images are grey, and are read with three channels that are the same"
+    more = f": {key}.channels=1 reads one, a third of the memory; views that change hue or saturation do nothing"
+    return Note.shareable(said, more)
+
+
 def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str, key: str | None = None) -> Iterator[Note]:
     """A line on images of which many pixels lie ``outside`` their range, one on those that take up little of it, and
     one on those of which few pixels take up most of it, with whose they are, where there are any. A range is proposed

@@ -37,7 +37,7 @@ from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import Images, Listing
 from rayfed_ssl.data.source_notes import HeldOut
 
-FORMAT = 14  # 12: notes are ``Line``s; 13: ``client`` and ``group``; 14: counts ``spiked`` images
+FORMAT = 15  # 13: ``client`` and ``group``; 14: counts ``spiked`` images; 15: and ``grey`` ones
 CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = (
@@ -48,6 +48,7 @@ NOTICED = (
     "cropped",
     "enlarged",
     "windowed",
+    "grey",
 )  # what of ``Decoded`` is counted
 MISFITS = ("clipped", "narrow", "spiked")  # and of which the values are kept
 
