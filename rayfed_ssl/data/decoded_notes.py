@@ -50,11 +50,16 @@ def outside_of(by: tuple[float, float] | None, key: str) -> str:
     return "their own window" if by is None else f"{key}.range={list(by)}"
 
 
-def of_table(traits: Traits, by: tuple[float, float] | None, background: Background, key: str) -> tuple[str, ...]:
-    """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen."""
+def of_table(
+    traits: Traits, colours: NDArray[np.uint8], by: tuple[float, float] | None, background: Background, key: str
+) -> tuple[str, ...]:
+    """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen, and
+    on those of one single colour (K, C)."""
     scaling = scaled(traits.counts, by, key)
     deep = () if scaling is None else (str(scaling), *texts(misfitting([traits.misfits()], outside_of(by, key))))
-    return (*deep, *public_lines(counted(traits.counts, background, key)))
+    counted_ones = counted(traits.counts, background, key)
+    one_colour = plain(colours, traits.counts["transparent"], background, key)
+    return (*deep, *public_lines((*counted_ones, *one_colour)))
 
 
 def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[Note, ...]:
