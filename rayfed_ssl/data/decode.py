@@ -99,9 +99,10 @@ class Decoded:
     any depth, by a window or a VOI LUT of its own (DICOM); ``frames`` if the file has
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on ``background``;
     ``cropped`` if only the central square is taken, and is less than half of the image; ``enlarged`` if it was made
-    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped`` and ``narrow`` as of
-    ``Shallow``;
-    ``bands`` if the file has more than those of the colours and of transparency, which alone were read."""
+    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, ``narrow`` and ``spiked``
+    as of ``Shallow``;
+    ``bands`` if the file has more than those of the colours and of transparency, which alone were read;
+    ``grey`` if all pixels are, though there are three channels."""
 
     pixels: NDArray[np.uint8]
     deep: bool
@@ -111,8 +112,10 @@ class Decoded:
     enlarged: bool = False
     clipped: Range | None = None
     narrow: Range | None = None
+    spiked: Range | None = None
     bands: bool = False
     windowed: bool = False
+    grey: bool = False
 
 
 def decode(payload: Payload, form: Form) -> Decoded:
@@ -200,7 +203,7 @@ def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], obje
 
 def _told(decoded: Decoded, of: Shallow) -> Decoded:
     """An image that was deep."""
-    return replace(decoded, deep=True, clipped=of.clipped, narrow=of.narrow)
+    return replace(decoded, deep=True, clipped=of.clipped, narrow=of.narrow, spiked=of.spiked)
 
 
 def _decoded_dicom(payload: bytes | Path, form: Form) -> Decoded:
@@ -230,7 +233,7 @@ def _as_square(shallow: Image.Image, size: tuple[int, int], form: Form) -> Decod
     pixels = _square(opaque.convert(form.mode), form)
     cropped = form.fit == "crop" and max(size) > 2 * min(size)
     transparent, enlarged = opaque is not shallow, _is_enlarged(*size, form)
-    return Decoded(pixels, False, False, transparent, cropped, enlarged)
+    return Decoded(pixels, False, False, transparent, cropped, enlarged, grey=_is_grey(pixels))
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -292,6 +295,13 @@ def _laid_on(image: Image.Image, background: Background) -> Image.Image:
     if coloured.getchannel("A").getextrema() == (255, 255):
         return image
     return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
+
+
+def _is_grey(pixels: NDArray[np.uint8]) -> bool:
+    """Whether three channels (S, S, 3) are one and the same; of most colours a line shows that they are not."""
+    if pixels.shape[-1] != 3:
+        return False
+    return all(bool((part == part[..., :1]).all()) for part in (pixels[len(pixels) // 2], pixels))
 
 
 def _is_enlarged(width: int, height: int, form: Form) -> bool:

@@ -15,7 +15,7 @@ from PIL import ImageColor
 
 from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.data.decode import ENLARGED, Background
-from rayfed_ssl.data.deep import CLIPPED_SHARE
+from rayfed_ssl.data.deep import CLIPPED_SHARE, OUTER_SHARE
 from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.data.store import MISFITS, Misfits, Traits
 
@@ -50,11 +50,16 @@ def outside_of(by: tuple[float, float] | None, key: str) -> str:
     return "their own window" if by is None else f"{key}.range={list(by)}"
 
 
-def of_table(traits: Traits, by: tuple[float, float] | None, background: Background, key: str) -> tuple[str, ...]:
-    """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen."""
+def of_table(
+    traits: Traits, colours: NDArray[np.uint8], by: tuple[float, float] | None, background: Background, key: str
+) -> tuple[str, ...]:
+    """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen, and
+    on those of one single colour (K, C)."""
     scaling = scaled(traits.counts, by, key)
     deep = () if scaling is None else (str(scaling), *texts(misfitting([traits.misfits()], outside_of(by, key))))
-    return (*deep, *public_lines(counted(traits.counts, background, key)))
+    counted_ones = counted(traits.counts, background, key)
+    one_colour = plain(colours, traits.counts["transparent"], background, key)
+    return (*deep, *public_lines((*counted_ones, *one_colour)))
 
 
 def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[Note, ...]:
@@ -66,9 +71,17 @@ def counted(counts: Mapping[str, int], background: Background, key: str) -> tupl
     )
 
 
-def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterator[Note]:
-    """A line on images of which many pixels lie ``outside`` their range, and one on those that take up little of it,
-    with whose they are, where there are any.
+def all_grey(images: int, key: str) -> Note:
+    """Of so many images, all, that are read with three channels and are grey."""
+    said = f"all {images} images are grey, and are read with three channels that are the same"
+    more = f": {key}.channels=1 reads one, a third of the memory; views that change hue or saturation do nothing"
+    return Note.shareable(said, more)
+
+
+def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str, key: str | None = None) -> Iterator[Note]:
+    """A line on images of which many pixels lie ``outside`` their range, one on those that take up little of it, and
+    one on those of which few pixels take up most of it, with whose they are, where there are any. A range is proposed
+    where ``key`` is the block that it can be set in.
     """
     for kind in MISFITS:
         found = [split[kind] for split in splits if kind in split]
@@ -78,7 +91,8 @@ def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterato
         whose = sum((Counter(split.clients) for split in found), Counter[str]()).most_common()
         more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
         named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
-        values = f"their values go from {low:g} to {high:g}" + (f"; by client: {named}" if whose else "")
+        by_client = f"; by client: {named}" if whose else ""
+        values = f"their values go from {low:g} to {high:g}{by_client}"
         if kind == "clipped":
             yield Note(
                 f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are "
@@ -86,12 +100,27 @@ def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str) -> Iterato
                 f"of {images} images more than {CLIPPED_SHARE:.0%} of the pixels lie outside the range that is read, "
                 "and are clipped",
             )
+        elif kind == "spiked":
+            yield _spiked(images, (low, high), by_client, key)
         else:
             few = "and keep at most 17 of 256 grey levels"
             yield Note(
                 f"{images} of them take up less than a sixteenth of {outside}, {few}: {values}",
                 f"{images} images take up less than a sixteenth of the range that is read, {few}",
             )
+
+
+def _spiked(images: int, within: tuple[float, float], by_client: str, key: str | None) -> Note:
+    """``within`` is the widest range of these images without their outermost pixels."""
+    low, high = within
+    most = f"{1 - 2 * OUTER_SHARE:.0%} of the pixels"
+    few = "and keep at most 17 of 256 grey levels: a few pixels, such as hot ones, are far darker or brighter"
+    offered = f", and {key}.range=[{low:g},{high:g}] clips the others" if key is not None and low < high else ""
+    return Note(
+        f"{images} of them have {most} in less than a sixteenth of their own range, {few}; {most} of each lie within "
+        f"{low:g} to {high:g}{offered}{by_client}",
+        f"of {images} images {most} take up less than a sixteenth of the image's own range, {few}",
+    )
 
 
 def plain(colours: NDArray[np.uint8], transparent: int, background: Background, key: str) -> tuple[Note, ...]:

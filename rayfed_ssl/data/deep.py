@@ -18,6 +18,8 @@ from rayfed_ssl.data.images import BadImage
 
 CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
 NARROW_SHARE = 1 / 16  # of the range: of an image whose values take up less, at most 17 grey levels of 256 are left
+OUTER_SHARE = 0.005  # of an image's pixels at either end of its values, which a few hot or dead pixels may be
+_LOOKED_AT = 2**14  # pixels, evenly spaced, among which that share is counted
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _BITS, _KIND = 258, 339  # TIFF 6.0: BitsPerSample, SampleFormat
 _UNSIGNED, _SIGNED = 1, 2
@@ -29,11 +31,14 @@ Range = tuple[float, float]
 class Shallow:
     """``pixels`` of 8 bits, and where the range does not fit them the image's (smallest, largest) value: ``clipped`` if
     more than ``CLIPPED_SHARE`` of its pixels lie outside, else ``narrow`` if they take up less than ``NARROW_SHARE``.
+    ``spiked`` if the image's own range was taken, of which its pixels without the ``OUTER_SHARE`` at either end take up
+    less than ``NARROW_SHARE``: the (smallest, largest) value of these.
     """
 
     pixels: NDArray[np.uint8]
     clipped: Range | None = None
     narrow: Range | None = None
+    spiked: Range | None = None
 
 
 def is_deep(image: Image.Image) -> bool:
@@ -118,6 +123,20 @@ def to_bytes(
         raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
     scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
     pixels = 255 - scaled if white_is_zero else scaled
+    if range is None:
+        return Shallow(pixels, spiked=_spiked(counted, own))
     if float(((counted < low) | (counted > high)).mean()) > CLIPPED_SHARE:
         return Shallow(pixels, clipped=own)
     return Shallow(pixels, narrow=own if 0 < own[1] - own[0] < NARROW_SHARE * (high - low) else None)
+
+
+def _spiked(values: NDArray[np.float64], own: Range) -> Range | None:
+    """``Shallow.spiked`` of an image with its ``own`` range; None of one that has too few pixels to leave some out."""
+    flat = values.ravel()
+    looked_at = flat[:: (len(flat) // _LOOKED_AT) | 1]  # odd: not the same columns of every row
+    outer = int(OUTER_SHARE * len(looked_at))
+    if not outer:
+        return None
+    ordered = np.partition(looked_at, (outer, len(looked_at) - 1 - outer))
+    low, high = float(ordered[outer]), float(ordered[-1 - outer])
+    return (low, high) if high - low < NARROW_SHARE * (own[1] - own[0]) else None

@@ -87,6 +87,7 @@ class Dataset:
     count through training and then test images. None where nobody looked for them.
     ``names`` (split -> (n,) text) is what each image is called: its file, from the root of the data, or the row of a
     Parquet file. ``train_digests`` gives (N,) a number for the pixels of each training image, as it was decoded.
+    ``grey``: whether all images of both splits are grey, though they have three channels.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Dataset:
     copies: NDArray[np.int64] | None = None
     names: Mapping[str, pa.StringArray] = field(default_factory=dict)
     train_digests: Callable[[], NDArray[np.uint64]] = lambda: np.empty(0, np.uint64)
+    grey: bool = False
 
 
 @dataclass(frozen=True)

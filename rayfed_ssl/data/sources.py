@@ -144,6 +144,7 @@ class SourceConfig(Block):
 
 
 OPTIONAL_KEYS = frozenset({"path", "layout", "group", "columns", "revision", "test_split", "download"})
+OWN_IMAGES = frozenset({"layout", "columns"})  # a source that reads one of them reads images of whoever runs it
 NOT_PIXELS = {"path", "download"}  # the files that are read, by their names, are in a cache's key
 
 
@@ -292,18 +293,18 @@ def load(
     scaling = _scaling(config, counts, key, may_be_shallow)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key))
+    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key), key)
     deep: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
-    shown = of_one_colour(train.images.pixels, test.pixels)
-    one_colour = plain(shown, counts["transparent"], config.background, key)
+    one_colour = plain(of_one_colour(train.images.pixels, test.pixels), counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
     left = len(test), len(test) + len(train.images)
     wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
     notes = recounted((*source.notes, *listed, *deep, *read, *one_colour), wanted, left)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     called = {split: stored.names for split, stored in found.items()}
+    grey = counts["grey"] == left[1]
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests)
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests, grey)
 
 
 def _refuse_empty(found: Mapping[str, Stored], config: SourceConfig, key: str) -> None:

@@ -37,7 +37,7 @@ from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import Images, Listing
 from rayfed_ssl.data.source_notes import HeldOut
 
-FORMAT = 13  # 11: counts images in little of their range; 12: notes are ``Line``s; 13: ``client`` and ``group``
+FORMAT = 15  # 13: ``client`` and ``group``; 14: counts ``spiked`` images; 15: and ``grey`` ones
 CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 20  # images that cannot be decoded
 NOTICED = (
@@ -48,8 +48,9 @@ NOTICED = (
     "cropped",
     "enlarged",
     "windowed",
+    "grey",
 )  # what of ``Decoded`` is counted
-MISFITS = ("clipped", "narrow")  # and of which the values are kept
+MISFITS = ("clipped", "narrow", "spiked")  # and of which the values are kept
 
 
 class BadStore(Exception):
@@ -58,7 +59,7 @@ class BadStore(Exception):
 
 @dataclass(frozen=True)
 class Misfits:
-    """Images that the range they were scaled by does not fit (``Decoded.clipped`` or ``Decoded.narrow``): how many,
+    """Images that the range they were scaled by does not fit (``Decoded.clipped``, ``narrow`` or ``spiked``): how many,
     their smallest and largest value, and how many are whose."""
 
     images: int
@@ -70,7 +71,7 @@ class Misfits:
 @dataclass(frozen=True)
 class Traits:
     """Of images as they are decoded: of how many each of ``NOTICED`` is true, and kind of ``MISFITS`` -> row -> the
-    image's (smallest, largest) value.
+    image's (smallest, largest) value, of ``spiked`` without the outermost pixels.
     """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NOTICED, 0))

@@ -32,6 +32,7 @@ from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
+from rayfed_ssl.data.copies import of_one_colour
 from rayfed_ssl.data.decode import Form
 from rayfed_ssl.data.decoded_notes import of_table
 from rayfed_ssl.data.decoding import decoded_blocks
@@ -97,7 +98,7 @@ def embed(
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else printable(error)
         raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
-    notes = (*images.notes, *of_table(table.traits, form.range, form.background, KEY))
+    notes = (*images.notes, *of_table(table.traits, np.concatenate(table.one_colour), form.range, form.background, KEY))
     return Embedded(table.written, encoder.module.dim, tuple(table.skipped), notes)
 
 
@@ -205,6 +206,7 @@ class _Table:
         self.module = encoder.module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.skipped: list[str] = []
         self.traits = Traits()
+        self.one_colour = [np.empty((0, encoder.transform.channels), np.uint8)]  # (K, C) of each block
         self.written = 0
 
     def write(
@@ -247,7 +249,9 @@ class _Table:
                         "images out with --skip-bad"
                     )
             if rows:
-                values = self._embedded(np.stack(squares))
+                pixels = np.stack(squares)
+                self.one_colour.append(of_one_colour(pixels))
+                values = self._embedded(pixels)
                 if (broken := ~np.isfinite(values).all(axis=1)).any():
                     bad = printable(ids[int(np.flatnonzero(broken)[0])])
                     raise UserError(f"{self.encoder.run}: the embedding of {bad} is not finite; training diverged")

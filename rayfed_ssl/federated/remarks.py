@@ -6,6 +6,7 @@ Shape legend: N training images, M test images.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,9 +26,13 @@ OVER_SHARE = 1.5  # times the share of evaluation.select, before it is said
 ADVICE = "; balanced accuracy (evaluation.metrics=[accuracy,balanced_accuracy]) tells more"
 NO_CLASS = {
     "unlabelled", "unlabeled", "nolabel", "notlabelled", "notlabeled", "unannotated", "unclassified", "unsorted",
-    "unknown",
+    "unknown", "unspecified", "undetermined", "unassigned", "missing", "notavailable", "notapplicable",
+    "tobedetermined",
 }  # fmt: skip
 """Names, of letters alone, under which people put images that nobody labelled."""
+NO_VALUE = {"na", "nan", "none", "null", "nil", "unk", "tbd", "tba"}
+"""Words that stand for no label; with a digit, as "Na22", they are others."""
+NO_WORD = re.compile(r"\?+|-{2,}|\.+")
 
 
 def remarks(dataset: Dataset, metrics: Collection[str] = ()) -> tuple[Note, ...]:
@@ -41,7 +46,8 @@ def remarks(dataset: Dataset, metrics: Collection[str] = ()) -> tuple[Note, ...]
 
 def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[Note]:
     """Lines on images with the same pixels: test images that are training images too, images to choose by that clients
-    train on, and training images that are there more than once, with one client or with several.
+    train on, and training images that are there more than once, with one client or with several; of each how many
+    contradict their copies, having another label.
 
     Args:
         held: the training images of each client.
@@ -53,24 +59,48 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
     content = np.arange(trained + len(dataset.test))  # equal where the pixels are
     content[dataset.copies[:, 0]] = dataset.copies[:, 1]
     own, tested = content[:trained], content[trained:]
+    labels = dataset.train.labels
     if known := int((tested < trained).sum()):
-        yield Note.shareable(
-            f"{known} of {len(tested)} test images are also among the training images (the same pixels): accuracy on "
-            "them is memory"
-        )
+        found = f"{known} of {len(tested)} test images are also among the training images (the same pixels)"
+        other = _under_other_labels((tested, dataset.test.labels), (own, labels))
+        yield Note.shareable(found + _remembered(known, int(other.sum())))
     once_each = [np.empty(0, np.int64), *(np.unique(own[rows]) for rows in held)]
     holders = np.bincount(np.concatenate(once_each), minlength=len(content))  # clients that hold this content
     if held_out is not None and (known := int((holders[own[held_out]] > 0).sum())):
-        yield Note.shareable(
-            f"{known} of {len(held_out)} images to choose by (evaluation.select) are also among the clients' (the same "
-            "pixels): accuracy on them is memory"
-        )
+        theirs = np.concatenate([np.empty(0, np.int64), *held])
+        other = _under_other_labels((own[held_out], labels[held_out]), (own[theirs], labels[theirs]))
+        among = "images to choose by (evaluation.select) are also among the clients' (the same pixels)"
+        yield Note.shareable(f"{known} of {len(held_out)} {among}{_remembered(known, int(other.sum()))}")
     repeated = np.bincount(own, minlength=len(content))[own] > 1
     if repeated.any():
         several = int((repeated & (holders[own] > 1)).sum())
         where = f", {several} of them with several clients" if several else ""
+        pairs = np.unique(np.stack([own, labels])[:, labels >= 0], axis=1)  # (content, label)
+        differing = int((np.bincount(pairs[0], minlength=len(content))[own] > 1).sum())
+        where += f", {differing} of them under several labels, which contradict each other" if differing else ""
         found = f"{int(repeated.sum())} of {trained} training images are there more than once (the same pixels)"
         yield Note.shareable(found + where)
+
+
+Labelled = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""What images show, and their labels, -1 where unknown."""
+
+
+def _under_other_labels(images: Labelled, trained: Labelled) -> NDArray[np.bool_]:
+    """Of which labelled images ``trained`` has labelled copies, but none with the image's label."""
+    (content, labels), (known, theirs) = images, trained
+    most = int(max(labels.max(initial=0), theirs.max(initial=0))) + 1
+    known, theirs = known[theirs >= 0], theirs[theirs >= 0]
+    same = np.isin(content * most + labels, known * most + theirs)
+    return (labels >= 0) & np.isin(content, known) & ~same
+
+
+def _remembered(known: int, other: int) -> str:
+    """What accuracy on ``known`` copies is, of which ``other`` have another label than the images they copy."""
+    if not other:
+        return ": accuracy on them is memory"
+    contradicted = f", {other if other < known else 'all'} of them under another label, which contradicts theirs"
+    return contradicted + (": accuracy on the others is memory" if other < known else "")
 
 
 def over_share(labels: NDArray[np.int64], held_out: NDArray[np.int64], share: float, grouped: bool) -> Iterator[Note]:
@@ -126,14 +156,19 @@ def unlabelled_tests(dataset: Dataset) -> Iterator[Note]:
 def no_class(dataset: Dataset) -> Iterator[Note]:
     """A line for each class whose name says that nobody labelled its images: it is measured as any other."""
     for label, name in enumerate(dataset.train.class_names):
-        letters = "".join(letter for letter in name.lower() if letter.isalpha()).removesuffix("images")
-        if letters in NO_CLASS:
+        if _means_none(name):
             count = sum(int((images.labels == label).sum()) for images in (dataset.train, dataset.test))
             yield Note(
                 f"{printable(name, 80)} is taken for a class, of {count} images; images that nobody labelled lie in no "
                 "class folder, or have an empty label",
                 f"a class of {count} images is called as if nobody had labelled them",
             )
+
+
+def _means_none(name: str) -> bool:
+    letters = "".join(letter for letter in name.lower() if letter.isalpha()).removesuffix("images")
+    value = letters in NO_VALUE and not any(letter.isdigit() for letter in name)
+    return letters in NO_CLASS or value or NO_WORD.fullmatch(name.strip()) is not None
 
 
 def almost_one_name(dataset: Dataset) -> Iterator[Note]:

@@ -13,8 +13,10 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.decoded_notes import all_grey
 from rayfed_ssl.data.holdout import leaves_too_few
 from rayfed_ssl.data.partition_base import GivenClients
+from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial import Initial
@@ -105,7 +107,17 @@ def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:
     used = [
         line for name, row in config.evaluation.rows.items() for line in row.remarks(config.evaluation.of(name), labels)
     ]
-    return as_notes([*federation.notes(metrics), *_of_one_class(config, federation), *used, *others])
+    return as_notes(
+        [*federation.notes(metrics), *_all_grey(config, federation), *_of_one_class(config, federation), *used, *others]
+    )
+
+
+def _all_grey(config: RunConfig, federation: Federation) -> Iterator[Note]:
+    """A line on grey images of one's own that are read with three channels, though nobody asked for three."""
+    data, dataset = config.data, federation.dataset
+    free = config.model.start is None and "channels" not in data.model_fields_set
+    if dataset.grey and free and OWN_IMAGES & SOURCES[data.name].reads:
+        yield all_grey(len(dataset.train) + len(dataset.test), "data")
 
 
 def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[Note]:

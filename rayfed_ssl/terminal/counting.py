@@ -1,10 +1,13 @@
-"""Shows the progress of a long command: one bar on a terminal, a line for every tenth elsewhere."""
+"""Shows the progress of a long command: one bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
+
+import time
 
 import rich.progress as bars
 from rich.console import Console
 
+from rayfed_ssl.data.decoding import TOLD_S
 from rayfed_ssl.terminal.bars import Bar
 
 
@@ -14,11 +17,11 @@ class Counter(Bar):
     def __init__(self, console: Console, what: str) -> None:
         super().__init__(console, what, bars.MofNCompleteColumn())
         self.what = what
-        self.tenths = 0
+        self.told = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         if self.bar and self.task is not None:
             self.bar.update(self.task, total=total, completed=done)
-        elif (tenths := 10 * done // max(total, 1)) > self.tenths and done < total:
-            self.tenths = tenths
+        elif time.monotonic() - self.told >= TOLD_S and done < total:
+            self.told = time.monotonic()
             self.line(f"{done:,} of {total:,} {self.what}")

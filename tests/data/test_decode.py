@@ -68,6 +68,31 @@ def test_an_image_that_takes_up_less_than_a_sixteenth_of_its_range_says_its_valu
         assert decode(values, FORM).narrow is None  # its own range fits
 
 
+@pytest.mark.parametrize(("side", "hot", "told"), [(64, 1, True), (64, 20, True), (64, 41, False), (14, 1, False)])
+def test_an_image_of_which_few_pixels_take_up_most_of_its_own_range_says_that_of_the_others(side, hot, told):
+    """20 of 4096 pixels are less than 0.5%, and of 14 x 14 pixels none is left out."""
+    values = np.linspace(500, 1500, side * side).astype(np.uint16)
+    values[3 : 3 + hot] = 65535
+    image = values.reshape(side, side)
+    decoded = decode(file_of(image, "PNG"), FORM)
+    assert len(np.unique(decoded.pixels)) <= 17 or side != 64
+    assert (decoded.spiked is not None) == told
+    if decoded.spiked is not None:
+        assert 500 < decoded.spiked[0] < 520
+        assert 1480 < decoded.spiked[1] <= 1500
+    assert decode(file_of(image, "PNG"), Form(64, range=(0, 65535))).spiked is None  # narrow, or clipped
+    assert decode(np.linspace(500, 1500, side * side).reshape(side, side), FORM).spiked is None
+
+
+@pytest.mark.parametrize(("width", "height"), [(128, 4096), (4096, 128), (1000, 1000)])
+def test_of_large_images_pixels_of_all_columns_are_looked_at(width, height):
+    """A dark column in eight is much, and no outlier."""
+    values = np.full((height, width), 1000, np.uint16)
+    values[:, 5::8] = 100
+    values[7, 5::8] = values[9, 6] = 60000
+    assert decode(file_of(values, "PNG"), FORM).spiked == (100, 1000)
+
+
 @pytest.mark.parametrize("shape", [(16, 480), (33, 16), (16, 17), (15, 16), (7, 100), (101, 64), (40, 40), (16, 16)])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_all_of_an_image_is_padded_or_stretched_to_a_square_as_pillow_does(shape, channels):

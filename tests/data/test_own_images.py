@@ -446,3 +446,22 @@ def test_images_that_are_made_much_larger_are_counted(tmp_path: Path) -> None:
     for _ in range(2):  # the second time from the cache
         assert note in texts(folder(tmp_path / "d", image_size=32).notes)
     assert not [line for line in texts(folder(tmp_path / "d", image_size=31).notes) if "enlarged" in line]
+
+
+def test_hot_pixels_of_deep_images_are_noted_with_a_range_that_holds_the_others(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    put(root, "train/a/1.png", "train/b/1.png", "test/a/1.png", "test/b/1.png")
+    for place, low, high in (("train/a", 500, 1500), ("test/b", 700, 3000)):
+        values = np.linspace(low, high, 4096).astype(np.uint16)
+        values[7] = 65535
+        Image.fromarray(values.reshape(64, 64)).save(root / place / "hot.png")
+    Image.fromarray(np.arange(4096, dtype=np.uint16).reshape(64, 64)).save(root / "train/a/whole.png")
+    first, second, *others = texts(folder(root).notes)
+    assert first.startswith("3 images of more than 8 bits were scaled")
+    assert second == (
+        "2 of them have 99% of the pixels in less than a sixteenth of their own range, and keep at most 17 of 256 grey "
+        "levels: a few pixels, such as hot ones, are far darker or brighter; 99% of the pixels of each lie within 505 "
+        "to 2989, and data.range=[505,2989] clips the others"
+    )
+    assert not others
+    assert not any("sixteenth" in line for line in texts(folder(root, range=(505, 2989)).notes))

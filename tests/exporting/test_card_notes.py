@@ -90,7 +90,7 @@ def of_dealing() -> tuple[Note, ...]:
     """Notes on who holds what, of as much of a run as they look at."""
     train = replace(images([*range(4)], [0, 1, 0, 1], [0, 0, 0, 0]), client_names=(WHO,), groups=np.array([0, 0, 1, 1]))
     own = [np.array([0, 1]), np.array([2])]
-    dataset = SimpleNamespace(train=train, test=images([5, 6, 7], [0, 1, 1]))
+    dataset = SimpleNamespace(train=train, test=images([5, 6, 7], [0, 1, 1]), grey=True)
     shards = [{"train": np.array([0, 2])}, {"train": np.array([1, 3])}]
     federation = SimpleNamespace(
         dataset=dataset, shards=shards, own_tests=own, clients=[0, 1], held_out=None, notes=lambda metrics: ()
@@ -100,8 +100,11 @@ def of_dealing() -> tuple[Note, ...]:
     evaluation = SimpleNamespace(
         metrics=("accuracy", "auc"), rows={"knn": knn}, train_images=None, of=lambda name: None
     )
-    data = SimpleNamespace(columns=SimpleNamespace(group=None, client=None), partition=dealt, image_size=8)
-    config: Any = SimpleNamespace(data=data, evaluation=evaluation, seed=0)
+    columns = SimpleNamespace(group=None, client=None)
+    data = SimpleNamespace(
+        columns=columns, partition=dealt, image_size=8, name="imagefolder", model_fields_set={"name"}
+    )
+    config: Any = SimpleNamespace(data=data, evaluation=evaluation, seed=0, model=SimpleNamespace(start=None))
     made: Any = federation
     return as_notes([*split_groups(config, made), *one_owner(config, made), *image_notes(config, made)])
 
@@ -160,6 +163,10 @@ LINES = (
     "3 images are enlarged 1.5 times or more",
     "of 3 images more than 1% of the pixels lie outside the range that is read, and are clipped",
     "3 images take up less than a sixteenth of the range that is read, and keep at most 17 of 256 grey levels",
+    (
+        "of 3 images 99% of the pixels take up less than a sixteenth of the image's own range, and keep at most 17 of "
+        "256 grey levels: a few pixels, such as hot ones, are far darker or brighter"
+    ),
     "2 images are of one single colour throughout",
     "6 of 30 images, about a fifth of each class, were held out as test images",
     "some classes were too small to hold a test image out: accuracies are over the others alone",
@@ -180,6 +187,7 @@ LINES = (
     "below data.partition.min_size=3 images to train on: 1 of 2 clients take no part",
     "2 of 2 groups (data.group) with several images to train on have them with several clients",
     "all 4 training images with an owner belong to one",
+    "all 7 images are grey, and are read with three channels that are the same",
     "1 of 2 clients with own test images have those of one class alone",
     "data.partition.path: 6 of 9 training images are nobody's",
     "no round applies fedfoa's term",

@@ -171,6 +171,7 @@ def test_what_a_run_notes_of_images_is_noted_of_a_tables(encoder: RunEncoder, tm
         "1 images of more than 8 bits were scaled to 0..255, each by its own smallest and largest value",
         "2 images have transparent pixels, which are laid on black",
         "1 images lose more than half of their area: of each the central square is taken",
+        "2 images are of one single colour throughout",
     )
     for part in ("train", "test"):
         shutil.copytree(tmp_path / "d", tmp_path / "split" / part)
@@ -181,6 +182,17 @@ def test_what_a_run_notes_of_images_is_noted_of_a_tables(encoder: RunEncoder, tm
         "2 images of more than 8 bits were scaled to 0..255, each by data.range=[0.0, 1000.0]",
         "2 of them have over 1% of their pixels outside data.range=[0.0, 1000.0], and these are clipped: their values "
         "go from 0 to 4080",
+    )
+
+
+def test_images_of_one_colour_are_noted_as_a_run_notes_them(encoder: RunEncoder, tmp_path: Path) -> None:
+    ink = np.zeros((16, 16, 4), np.uint8)
+    ink[4:8, :, 3] = 255  # black on a transparent ground
+    images = {f"{n}.png": pictures(1, seed=n)[0] for n in range(70)} | {"ink.png": ink, "z.png": ink[..., :3] + 7}
+    put(tmp_path / "d", images)
+    assert embed(encoder, str(tmp_path / "d"), tmp_path / "x.parquet").notes == (
+        "1 images have transparent pixels, which are laid on black",
+        "2 images are of one single colour throughout",
     )
 
 

@@ -27,9 +27,10 @@ from tests.data.files import write_parquet
 KINDS = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
 
 
-def dataset(train: list[int], test: list[int]) -> Dataset:
-    """Images of these kinds: two of one kind have the same pixels."""
-    splits = [Images(KINDS[kinds], np.zeros(len(kinds), np.int64), ("a",)) for kinds in (train, test)]
+def dataset(train: list[int], test: list[int], *labels: list[int]) -> Dataset:
+    """Images of these kinds: two of one kind have the same pixels. All have one label, or these."""
+    given = [np.array(own) for own in labels] or [np.zeros(len(kinds), np.int64) for kinds in (train, test)]
+    splits = [Images(KINDS[kinds], own, ("a", "b")) for kinds, own in zip((train, test), given, strict=True)]
     return Dataset("made", *splits, "digest", copies=copies(*(split.pixels for split in splits)))
 
 
@@ -70,6 +71,31 @@ def test_images_to_choose_by_that_clients_train_on_are_counted() -> None:
     assert said(data, [[0], [2]], [3, 4])[:1] != [chosen]
 
 
+def test_copies_under_another_label_are_counted_and_are_not_called_memory() -> None:
+    """Kind 0 is trained on as 0 and as 1, kind 1 as 0, kind 2 as 1, kind 3 without a label."""
+    train, labels = [0, 0, 1, 2, 3], [0, 1, 0, 1, -1]
+    found = "of 5 test images are also among the training images (the same pixels)"
+    several = (
+        "2 of 5 training images are there more than once (the same pixels), 2 of them under several labels, which "
+        "contradict each other"
+    )
+    assert said(dataset(train, [0, 1, 2, 3, 9], labels, [1, 1, 1, 0, 0]), [[0, 1, 2, 3, 4]]) == [
+        f"4 {found}, 1 of them under another label, which contradicts theirs: accuracy on the others is memory",
+        several,
+    ]  # fmt: skip
+    assert said(dataset(train, [1, 1, 2, 8, 9], labels, [1, 1, 0, 0, 0]), [[0, 1, 2, 3, 4]]) == [
+        f"3 {found}, all of them under another label, which contradicts theirs", several,
+    ]  # fmt: skip
+    assert said(dataset(train, [1, 2, 7, 8, 9], labels, [0, -1, 0, 0, 0]), [[0, 1, 2, 3, 4]])[0] == (
+        f"2 {found}: accuracy on them is memory"
+    )
+    (chosen, _) = said(dataset(train, [9], labels, [0]), [[0, 2]], [1, 3])
+    assert chosen == (
+        "1 of 2 images to choose by (evaluation.select) are also among the clients' (the same pixels), all of them "
+        "under another label, which contradicts theirs"
+    )
+
+
 @pytest.mark.parametrize("copied_by", [None, np.empty((0, 2), np.int64)], ids=["not looked for", "none"])
 def test_no_copies_need_no_words(tmp_path: Path, copied_by: np.ndarray | None) -> None:
     data = dataset([0], [0])
@@ -81,7 +107,10 @@ def labelled(train: list[int], test: list[int], names: tuple[str, ...] = ()) -> 
     return Dataset("made", *splits, "digest")
 
 
-@pytest.mark.parametrize("name", ["unlabelled", "Unlabeled", "un-labelled images", "no_label", "Unknown"])
+@pytest.mark.parametrize("name", [
+    "unlabelled", "Unlabeled", "un-labelled images", "no_label", "Unknown", "na", "N/A", "#N/A", "NaN", "None", "null",
+    "missing", "TBD", "not available", "?", "??", "--", "...",
+])  # fmt: skip
 def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
     names = ("ill", "labelled", name)
     assert list(texts(no_class(labelled([0, 1, 2, 2, -1], [2, -1], names)))) == [
@@ -89,6 +118,11 @@ def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
         "empty label"
     ]
     assert list(texts(no_class(labelled([0, 1], [0], names[:2])))) == []
+
+
+@pytest.mark.parametrize("name", ["0", "-", "+", "Na22", "nano", "missing_hole", "no tumour", "nonesuch"])
+def test_a_class_that_is_one_is_not(name: str) -> None:
+    assert list(no_class(labelled([0, 1], [0], ("ill", name)))) == []
 
 
 def test_test_images_without_a_label_are_counted_where_others_have_one() -> None:
