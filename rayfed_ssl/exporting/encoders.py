@@ -14,6 +14,7 @@ from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import ExportedFile, find
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.settings.files import of_run
+from rayfed_ssl.storage.unended import naming_checkpoint
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def run_encoder(run: Path, client: int | None = None, *, trust_imports: bool = F
         UserError: no finished run, no such client, several encoders and none asked for, files that are damaged.
     """
     path = of_run(run)
-    file = find(run, client)
+    with naming_checkpoint(run):
+        file = find(run, client)
     config = load_untrusted(path, trust_imports=trust_imports)
     transform = Transform.of_run(file.description, config.data)
     return RunEncoder(run, file, file.load(), transform, config)
