@@ -79,8 +79,7 @@ def reevaluate(
         ``between encoders``. ``other data`` holds the same for images other than the run's, by their title, the newest
         last, with ``images``: their source, digest, numbers, largest class if naming it is worth much, notes on them.
     Raises:
-        UserError: no encoder there, an unknown protocol, a change that is not allowed, images that are gone, or a run
-            that was removed meanwhile.
+        UserError: no encoder there, an unknown protocol or change, images that are gone, a run removed meanwhile.
     """
     own = load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
