@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+
+Place = str | os.PathLike[str]
+Images = Place | Mapping[str, object]
+"""A data set: in one word as the command line has it, or as a mapping of keys."""
 
 
 def as_text(value: object, name: str, allowed: str) -> str:
@@ -18,6 +23,13 @@ def as_text(value: object, name: str, allowed: str) -> str:
     if not isinstance(value, str | os.PathLike) or not str(os.fspath(value)):
         raise _other(value, name, allowed)
     return str(os.fspath(value))
+
+
+def in_one_word(data: Images) -> str:
+    """A data set as the command line names it. Raises UserError for what is none."""
+    if isinstance(data, Mapping):
+        return json.dumps(dict(data), default=str, ensure_ascii=False)
+    return as_text(data, "data", "a folder, a file, hub:OWNER/NAME, or a mapping of keys")
 
 
 def check_flag(value: object, name: str) -> None:

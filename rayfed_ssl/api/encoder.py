@@ -14,6 +14,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import find
 from rayfed_ssl.models.transform import Transform
+from rayfed_ssl.storage.unended import naming_checkpoint
 
 
 class ImageEncoder(nn.Module):
@@ -40,6 +41,7 @@ class ImageEncoder(nn.Module):
 
 def encoder_of(folder: Path, config: RunConfig, client: int | None) -> ImageEncoder:
     """The encoder that the run in ``folder`` exported: the global one, or a client's. Raises UserError."""
-    file = find(folder, client)
+    with naming_checkpoint(folder):
+        file = find(folder, client)
     transform = Transform.of_run(file.description, config.data)
     return ImageEncoder(file.load(), transform)

@@ -7,13 +7,13 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import pyarrow as pa
 
-from rayfed_ssl.api.arguments import as_text, check_count, check_flag
+from rayfed_ssl.api.arguments import Images, as_text, check_count, check_flag, in_one_word
 from rayfed_ssl.api.asked import asked, dotted
 from rayfed_ssl.api.carrying import OnProgress, carry_out, surroundings
 from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
@@ -23,7 +23,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.records.summary_file import read_summary
-from rayfed_ssl.records.tables import read_communication, read_metrics
+from rayfed_ssl.records.tables import OTHERS, read_communication, read_metrics
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.reevaluation import FILE, reevaluate
 from rayfed_ssl.storage.fetch import Remote, is_uri, renewing
@@ -104,7 +104,7 @@ class Run:
     def evaluate(
         self,
         *protocols: str,
-        data: str | os.PathLike[str] | Mapping[str, object] | None = None,
+        data: Images | None = None,
         exclude_trained: bool = False,
         **settings: object,
     ) -> dict[str, Any]:
@@ -116,18 +116,17 @@ class Run:
             exclude_trained: whether test images of ``data`` that the run trained on are left out.
             settings: keys of ``evaluation``, with ``__`` for dots: ``linear__epochs=50``.
         Returns:
-            What ``evaluation.json`` holds then: ``accuracy`` is ``{encoder: {protocol: value}}``; ``other data`` has
-            the same of other images by their title.
+            What ``evaluation.json`` holds then: ``accuracy`` is ``{encoder: {protocol: value}}``, ``untrained`` and
+            ``pixels`` are what it is compared with, ``evaluation`` has the settings; ``other data`` has the same of
+            other images by their title. With ``data``: what it holds then of these images alone, and ``images`` says
+            which they are, with notes on them. Earlier results of other protocols on the same images are among it.
         Raises:
             UserError: an unknown protocol, a setting that is not allowed, images that are gone, or are none.
         """
         for protocol in protocols:
             as_text(protocol, "protocols", "names of protocols, each an argument of its own")
         check_flag(exclude_trained, "exclude_trained")
-        if isinstance(data, Mapping):
-            data = json.dumps(dict(data), default=str)
-        elif data is not None:
-            data = as_text(data, "data", "a folder, a file, hub:OWNER/NAME, or a mapping of keys")
+        data = None if data is None else in_one_word(data)
         changes = [f"evaluation.{key}={json.dumps(value)}" for key, value in dotted(settings).items()]
         with python_words(), surroundings(Executor.local):
             renew = renewing(self.uri, self.folder, FILE)
@@ -139,7 +138,104 @@ class Run:
             for name in (FILE, OUTCOMES):
                 if (self.folder / name).exists():
                     Remote(self.uri).put(self.folder / name, name)
-        return found
+        return found if data is None else dict(list(found[OTHERS].values())[-1])  # the newest stands last
+
+    @overload
+    def embed(
+        self, data: Images, out: None = None, *, client: int | None = None, id_column: str | None = None,
+        skip_bad: bool = False, on_note: Callable[[str], object] | None = None,
+    ) -> pa.Table: ...  # fmt: skip
+
+    @overload
+    def embed(
+        self, data: Images, out: str | os.PathLike[str], *, client: int | None = None, id_column: str | None = None,
+        skip_bad: bool = False, overwrite: bool = False, on_note: Callable[[str], object] | None = None,
+    ) -> Path: ...  # fmt: skip
+
+    def embed(
+        self,
+        data: Images,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        client: int | None = None,
+        id_column: str | None = None,
+        skip_bad: bool = False,
+        overwrite: bool = False,
+        on_note: Callable[[str], object] | None = None,
+    ) -> pa.Table | Path:
+        """A row per image: its id, its label if it has one, and what the run's encoder makes of it.
+
+        Args:
+            data: the images, as ``evaluate`` takes them; also a pattern of Parquet files.
+            out: the Parquet file to write; None: the table is returned, and must fit into memory.
+            client: whose encoder; None: the global one.
+            id_column: the column of ids, of Parquet or of a CSV file; None: ``id``.
+            skip_bad: whether images that cannot be decoded are left out.
+            overwrite: whether the table takes the place of a file that is there.
+            on_note: called, after the last image, with a line for each thing to know of the images, such as how those
+                of 16 bits were scaled, and for each image that was left out.
+        Returns:
+            The table, or the file that was written.
+        Raises:
+            UserError: no such images or client, an image that cannot be decoded, a file that is there already.
+        """
+        from rayfed_ssl.api.taking import embedded  # and the decoding of images, loaded to read them
+
+        return embedded(
+            self.folder, self.uri, data, out, client=client, id_column=id_column, skip_bad=skip_bad,
+            overwrite=overwrite, on_note=on_note,
+        )  # fmt: skip
+
+    def export(
+        self,
+        to: str,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        client: int | None = None,
+        license: str = "unknown",
+    ) -> Path:
+        """Write the encoder with its transform and a model card, for programs that do not have rayfed-ssl.
+
+        Args:
+            to: ``torch``, ``onnx``, ``torchscript`` or ``hub-folder``.
+            out: the folder to write; by default ``exported/FORM`` in the run folder. Of a run at a URI it must be
+                given.
+            client: whose encoder; None: the global one.
+            license: of the weights, for the model card, such as ``apache-2.0``.
+        Returns:
+            The folder.
+        Raises:
+            UserError: no such form or client, packages that are not installed, a folder that is there already.
+        """
+        from rayfed_ssl.api.taking import exported  # and torch.export, which takes a second to load
+
+        return exported(self.folder, self.uri, to, out, client=client, licence=license)
+
+    def leak(
+        self,
+        round: int | None = None,
+        *,
+        client: int | Iterable[int] | None = None,
+        images: int = 1000,
+        **moved: object,
+    ) -> dict[str, Any]:
+        """What a curious server can tell from a client's messages: was this image trained on? Repeats a round, and
+        adds what it finds to ``leak.json``. The run must hold images out (``evaluation.select``).
+
+        Args:
+            round: whose messages; None: those of the last finished round.
+            client: whom to audit, one or several; None: the first who took part and has images enough.
+            images: members at most, and as many others.
+            moved: where the run's images and files lie now: ``data__path="elsewhere"``.
+        Returns:
+            What this audit found, as ``leak.json`` has it: ``findings``, a row per client, field and score with
+            ``auc``, ``low`` and ``high``; ``unaudited``, ``null_deviation`` and ``privacy``.
+        Raises:
+            UserError: no image held out, no such client, a round that is not finished, a run at a URI.
+        """
+        from rayfed_ssl.api.taking import audited  # and the loop that repeats a round
+
+        return audited(self.folder, self.uri, round, client=client, images=images, moved=moved)
 
     def report(self, *, images: bool = True) -> Path:
         """Write ``report.html``, one page that needs no network, and its figures. Of a run at a URI: to the copy here.

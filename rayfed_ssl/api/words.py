@@ -12,9 +12,12 @@ ARGUMENTS = {
     "--out": "out", "--resume": "resume=True", "--executor": "executor", "--base": "base", "--seeds": "seeds",
     "--client": "client", "--data": "data", "--round": "round", "--protocol": "protocols",
     "--select": "select", "--skip-unfit": "skip_unfit=True", "--trust-imports": "trust_imports=True",
+    "--to": "to", "--license": "license", "--id": "id_column", "--skip-bad": "skip_bad=True",
+    "--overwrite": "overwrite=True", "--exclude-trained": "exclude_trained=True",
 }  # fmt: skip
 _NAMES = "|".join(map(re.escape, ARGUMENTS))
 _OPTION = re.compile(rf"""(?:^|(?<=[\s"'`(]))(?:{_NAMES})(?![\w-])""", re.MULTILINE)  # not within a path
+_FORM = re.compile(r"^--to ([\w-]+)(?=:)")
 
 
 @contextmanager
@@ -29,4 +32,4 @@ def python_words() -> Iterator[None]:
 
 def in_python_words(text: str) -> str:
     """``text`` with a call's arguments in the place of options. Paths stay as they are."""
-    return _OPTION.sub(lambda found: ARGUMENTS[found[0]], text)
+    return _OPTION.sub(lambda found: ARGUMENTS[found[0]], _FORM.sub(r"to='\1'", text))

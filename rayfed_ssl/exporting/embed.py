@@ -89,17 +89,24 @@ def embed(
     _check_suffix(out)
     images, source = _images(data, id_column, encoder)
     _check_out(out, data, overwrite)
-    form = _form(encoder, source)
-    skip = skip_bad or (source is not None and source.on_bad_image == "skip")
-    table = _Table(encoder, images)
+    table = _Table(encoder, images, source, skip_bad)
     try:
         with _threads(encoder.config.resources.threads):
-            replace_file(out, partial(table.write, form=form, skip=skip, progress=progress))
+            replace_file(out, partial(table.write, progress=progress))
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else printable(error)
         raise UserError(f"--out: {printable(out)} cannot be written ({reason})") from error
-    notes = (*images.notes, *of_table(table.traits, np.concatenate(table.one_colour), form.range, form.background, KEY))
-    return Embedded(table.written, encoder.module.dim, tuple(table.skipped), notes)
+    return table.embedded
+
+
+def table_of(
+    encoder: RunEncoder, data: str, *, id_column: str | None = None, skip_bad: bool = False
+) -> tuple[pa.Table, Embedded]:
+    """The table that :func:`embed` would write, in memory."""
+    table, sink = _Table(encoder, *_images(data, id_column, encoder), skip_bad), pa.BufferOutputStream()
+    with _threads(encoder.config.resources.threads):
+        table.write(sink)
+    return pq.read_table(pa.BufferReader(sink.getvalue())), table.embedded
 
 
 @contextlib.contextmanager
@@ -198,10 +205,12 @@ def _told_apart(files: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
 
 
 class _Table:
-    """A catalogue's table in the making."""
+    """A catalogue's table in the making. ``source`` is the block that the images were read by, if there is one."""
 
-    def __init__(self, encoder: RunEncoder, images: Catalogue) -> None:
+    def __init__(self, encoder: RunEncoder, images: Catalogue, source: SourceConfig | None, skip_bad: bool) -> None:
         self.encoder, self.images = encoder, images
+        self.form = _form(encoder, source)
+        self.skip = skip_bad or (source is not None and source.on_bad_image == "skip")
         self.device = resolve_device("cpu" if encoder.config.resources.device == "cpu" else "auto")
         self.module = encoder.module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.skipped: list[str] = []
@@ -209,17 +218,24 @@ class _Table:
         self.one_colour = [np.empty((0, encoder.transform.channels), np.uint8)]  # (K, C) of each block
         self.written = 0
 
+    @property
+    def embedded(self) -> Embedded:
+        """What was written."""
+        shown = np.concatenate(self.one_colour)
+        notes = of_table(self.traits, shown, self.form.range, self.form.background, KEY)
+        return Embedded(self.written, self.encoder.module.dim, tuple(self.skipped), (*self.images.notes, *notes))
+
     def write(
-        self, path: Path, *, form: Form, skip: bool, progress: Callable[[int, int], object] = lambda done, total: None
+        self, sink: Path | pa.NativeFile, progress: Callable[[int, int], object] = lambda done, total: None
     ) -> None:
         schema = self._schema()
         dim = self.encoder.module.dim
         most = max(BLOCK, GROUP_BYTES // (4 * dim))
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
             rows: list[int] = []
             ids: list[str] = []
             features: list[NDArray[np.float32]] = []
-            for block_rows, block_ids, values in self._blocks(form, skip):
+            for block_rows, block_ids, values in self._blocks():
                 rows.extend(block_rows)
                 ids.extend(block_ids)
                 features.append(values)
@@ -230,10 +246,10 @@ class _Table:
             if rows or not self.written:
                 self._group(writer, schema, rows, ids, features)
 
-    def _blocks(self, form: Form, skip: bool) -> Iterator[tuple[list[int], list[str], NDArray[np.float32]]]:
+    def _blocks(self) -> Iterator[tuple[list[int], list[str], NDArray[np.float32]]]:
         """(rows of the catalogue, ids, embeddings (n, D)) of BLOCK images at a time, less those that are skipped."""
         numbered = (((row, name), payload) for row, (name, payload) in enumerate(self.images.read()))
-        for named, results in decoded_blocks(numbered, form, BLOCK):
+        for named, results in decoded_blocks(numbered, self.form, BLOCK):
             rows, ids, squares = [], [], []
             for (row, name), result in zip(named, results, strict=True):
                 if not isinstance(result, BadImage):
@@ -241,7 +257,7 @@ class _Table:
                     ids.append(name)
                     squares.append(result.pixels)
                     self.traits.add(row, result)
-                elif skip:
+                elif self.skip:
                     self.skipped.append(printable(name))
                 else:
                     raise UserError(

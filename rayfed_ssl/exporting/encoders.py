@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import ExportedFile, find
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.settings.files import of_run
+from rayfed_ssl.storage.unended import naming_checkpoint
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,12 @@ class RunEncoder:
     module: Encoder
     transform: Transform
     config: RunConfig
+    uri: str | None = None  # where the run is, if the folder is a copy
 
     @property
     def title(self) -> str:
         """What to call the run elsewhere: as its folder; one of a sweep's or comparison's, as that and its trial."""
-        folder = self.run.resolve()
+        folder = self.run.resolve() if self.uri is None else PurePosixPath(urlsplit(self.uri).path)
         words = [folder.parent.name] if folder.name.startswith("trial-") else []
         return printable(" ".join([*words, folder.name or self.config.name]), 80)
 
@@ -49,16 +52,20 @@ class RunEncoder:
         return torch.randint(0, 256, (count, form.size, form.size, form.channels), generator=drawn, dtype=torch.uint8)
 
 
-def run_encoder(run: Path, client: int | None = None, *, trust_imports: bool = False) -> RunEncoder:
+def run_encoder(
+    run: Path, client: int | None = None, *, trust_imports: bool = False, uri: str | None = None
+) -> RunEncoder:
     """The global encoder of the run folder ``run``, or that of ``client``.
 
-    Without ``client``, a run that has no global encoder has to have one client.
+    Without ``client``, a run that has no global encoder has to have one client. ``uri``: where the run is whose copy
+    the folder is, after which tables and model cards call it.
 
     Raises:
         UserError: no finished run, no such client, several encoders and none asked for, files that are damaged.
     """
     path = of_run(run)
-    file = find(run, client)
+    with naming_checkpoint(run):
+        file = find(run, client)
     config = load_untrusted(path, trust_imports=trust_imports)
     transform = Transform.of_run(file.description, config.data)
-    return RunEncoder(run, file, file.load(), transform, config)
+    return RunEncoder(run, file, file.load(), transform, config, uri)

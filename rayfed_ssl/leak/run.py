@@ -37,6 +37,16 @@ class Leak:
     null_deviation: float
     guarantee: Guarantee | None
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The same as ``leak.json`` holds it after the first audit."""
+        return {
+            "findings": as_rows(self.findings),
+            "unaudited": self.unaudited,
+            "null_deviation": self.null_deviation if self.findings else None,
+            "privacy": None if self.guarantee is None else asdict(self.guarantee),
+        }
+
 
 def leak(
     run: Path,
@@ -88,16 +98,10 @@ def leak(
     missed = unaudited(mine, findings)
     fewest = min((one.members for one in findings), default=0)
     null = null_deviation(fewest, fewest) if findings else float("nan")
-    promised = _guarantee(run)
-    document = {
-        "findings": as_rows(findings),
-        "unaudited": missed,
-        "null_deviation": null,
-        "privacy": None if promised is None else asdict(promised),
-    }
+    found = Leak(findings, missed, null, _guarantee(run))
     with rewriting(run / FILE) as write:  # another command may have added to it since
-        write(added(_earlier(run), document))
-    return Leak(findings, missed, null, promised)
+        write(added(_earlier(run), found.document))
+    return found
 
 
 def _earlier(run: Path) -> dict[str, Any]:

@@ -31,6 +31,10 @@ from rayfed_ssl.models.values import load_values, read_safetensors
 GLOBAL = "global"  # the name of the files of the encoder that no client owns
 
 
+class NoEncoder(UserError):
+    """A run folder holds no encoder."""
+
+
 def describe(network: Network) -> dict[str, Any]:
     """What ``rebuild`` needs to make this network's encoder again, ready for JSON.
 
@@ -143,10 +147,10 @@ def exported_files(folder: Path) -> list[ExportedFile]:
 
 
 def exported_by(run: Path) -> list[ExportedFile]:
-    """The encoders that the run in a folder ended with. Raises UserError where there are none."""
+    """The encoders that the run in a folder ended with. Raises NoEncoder where there are none."""
     if found := exported_files(run / "encoder"):
         return found
-    raise UserError(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished, or it diverged")
+    raise NoEncoder(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished, or it diverged")
 
 
 def held_by(client: int | None, files: Iterable[ExportedFile]) -> ExportedFile | None:

@@ -39,6 +39,7 @@ from rayfed_ssl.simulation.outcomes_again import add_outcomes, as_in_the_run
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
 from rayfed_ssl.storage.claim import rewriting
+from rayfed_ssl.storage.unended import naming_checkpoint
 
 FILE = "evaluation.json"
 BETWEEN, UNTRAINED, PIXELS = "between encoders", "untrained", "pixels"  # in evaluation.json
@@ -78,13 +79,13 @@ def reevaluate(
         ``between encoders``. ``other data`` holds the same for images other than the run's, by their title, the newest
         last, with ``images``: their source, digest, numbers, largest class if naming it is worth much, notes on them.
     Raises:
-        UserError: no encoder there, an unknown protocol, a change that is not allowed, images that are gone, or a run
-            that was removed meanwhile.
+        UserError: no encoder there, an unknown protocol or change, images that are gone, a run removed meanwhile.
     """
     own = load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
         raise UserError(PROTOCOLS.unknown("--protocol", unknown[0]))
-    encoders = exported_by(run)
+    with naming_checkpoint(run):
+        encoders = exported_by(run)
     _check_asked(run, other=data is not None, exclude_trained=exclude_trained)
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
     earlier(run / FILE)  # what cannot be read is said before anything is measured

@@ -188,6 +188,9 @@ def test_a_mistake_names_arguments_not_options(finished: rayfed_ssl.Run) -> None
         ("--out: found x; add --resume", "out: found x; add resume=True"),
         ("a\n--client: none", "a\nclient: none"),
         ("give `--data x` or (--round 3), '--out'", "give `data x` or (round 3), 'out'"),
+        ("--to: found 'x'; add --overwrite", "to: found 'x'; add overwrite=True"),
+        ("--to hub-folder: needs more", "to='hub-folder': needs more"),
+        ("--exclude-trained: found no --data", "exclude_trained=True: found no data"),
         ("/data/--out-x/--out: found no file", "/data/--out-x/--out: found no file"),
         ("--out-x and --outer, my--out", "--out-x and --outer, my--out"),
     ],
@@ -293,11 +296,15 @@ def test_evaluate_on_other_images(finished: rayfed_ssl.Run, tmp_path: Path) -> N
         finished.evaluate("knn", data=data, knn__k=5) for data in (tmp_path / "others", str(block["path"]), block)
     ]
     title = f"imagefolder:{tmp_path / 'others'}"
+    whole = reevaluate(finished.folder, ["knn"], ["evaluation.knn.k=5"], data=title)
     for found in by_form:
-        assert found["accuracy"] == before["accuracy"]
-        assert found["other data"][title]["images"]["train"] == 48
-    expected = reevaluate(finished.folder, ["knn"], ["evaluation.knn.k=5"], data=title)["other data"][title]
-    assert expected["accuracy"] == by_form[0]["other data"][title]["accuracy"]
+        assert found == whole["other data"][title]
+        assert found["images"]["train"] == 48
+        assert found["accuracy"].keys() == {"global"}
+    assert finished.evaluate("knn") == whole  # of the run's own images: all that is known
+    assert whole["accuracy"] == before["accuracy"]
+    finished.evaluate("knn", data="digits")
+    assert finished.evaluate("knn", data=title, knn__k=5) == by_form[0]  # not the data set that was measured before
     for data in ("nowhere", tmp_path / "nowhere"):
         with pytest.raises(rayfed_ssl.UserError, match=r"^data: found '.*nowhere', which does not exist"):
             finished.evaluate(data=data)
