@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rayfed_ssl.testing.tiny import tiny_run
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "tests" / "third_party"
@@ -22,6 +23,27 @@ for line in sys.argv[1:]:
     except SystemExit as end:
         print("status", end.code)
 """
+
+
+FAILING = """
+import pytest
+from rayfed_ssl.testing import contract
+from rayfed_ssl.testing.tiny import measured, run_locally
+
+class TestMine(contract("fedsimclr")):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def undisturbed(cls, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("short")
+        run_locally(cls.config(train__rounds=cls.config().train.rounds - 1), folder)
+        return folder
+
+def test_tiny(tmp_path):
+    from rayfed_ssl.testing import tiny
+    (tmp_path / "encoder").mkdir()
+    tiny.encoders(tmp_path)
+"""
+"""A contract that is broken: a run of one round too few. And a folder without an encoder."""
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +70,17 @@ def test_the_contract_suite_runs_over_an_installed_method(which: str, count: int
     done = run(site, "-m", "pytest", "-rA", "-k", which, "-p", "no:cacheprovider", str(PACKAGE / "test_halfway.py"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("\nPASSED ") == count, done.stdout
+
+
+def test_a_broken_contract_says_which_values_differ(tmp_path: Path) -> None:
+    """pytest rewrites the asserts of test files alone, unless it is told of others."""
+    (tmp_path / "test_mine.py").write_text(FAILING)
+    chosen = ["-k", "finite or tiny", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    done = run(tmp_path, "-m", "pytest", *chosen, str(tmp_path))
+    rounds = tiny_run("fedsimclr", {}, None).train.rounds
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"assert {set(range(rounds))} == {set(range(rounds + 1))}" in done.stdout
+    assert "holds no encoder\nE       assert {}\n" in done.stdout
 
 
 def test_an_installed_package_stands_in_every_list(site: Path) -> None:

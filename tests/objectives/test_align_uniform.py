@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.base.seeding import generator
+from rayfed_ssl.evaluation import rank
 from rayfed_ssl.objectives.align_uniform import align_uniform, alignment, uniformity
 from tests import reference
 
@@ -38,6 +39,13 @@ def test_self_pairs_would_give_another_number() -> None:
 def test_equals_the_loops() -> None:
     z_a, z_b = normal(7, 4), 3 * normal(7, 4, seed=1)
     close(align_uniform(z_a, z_b, 0.7, 3.0).item(), reference.align_uniform(z_a, z_b, 0.7, 3.0), rtol=1e-12, atol=0)
+
+
+def test_what_is_recorded_of_features_is_the_same_measure() -> None:
+    """The loss has gradients and float32; the protocol ``rank`` has neither. To the bit only alignment agrees."""
+    z_a, z_b = normal(50, 8), normal(50, 8, seed=1)
+    assert rank.alignment(z_a, z_b) == alignment(z_a, z_b).item()
+    close(rank.uniformity(z_a), uniformity(z_a, 2.0).item(), rtol=1e-13, atol=0)
 
 
 def test_gradients_are_finite_where_rows_coincide() -> None:
