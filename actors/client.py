@@ -26,7 +26,7 @@ from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, OperationResult, State, Task, mapped
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.simulation.worker import Worker, run_chunk
 
 Factory = Callable[[RunConfig, Federation], Worker]
@@ -238,13 +238,15 @@ class ClientActor:
         advice = f"Alone it failed, too; resources.gpus_per_client of at least {share:g} would have let it get further."
         return ClientError(error.client, error.round, error.operation, error.where, f"{error.trace}\n{advice}")
 
-    def assess(self, round: int, subject: Subject, weights: Any, state: Any, within: int | None) -> dict[str, float]:
+    def assess(
+        self, round: int, encoder: EvaluatedEncoder, weights: Any, state: Any, within: int | None
+    ) -> dict[str, float]:
         """Evaluate an encoder. Its weights and its client's state are arguments of their own, so that Ray fetches them.
 
         Args:
             state: the state, or what it is item ``within`` of.
         """
-        return self.worker.assess(round, replace(subject, weights=weights), item(state, within))
+        return self.worker.assess(round, replace(encoder, weights=weights), item(state, within))
 
 
 def omit_large(results: Sequence[OperationResult]) -> tuple[list[OperationResult], dict[tuple[int, str], Any]]:

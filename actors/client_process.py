@@ -13,7 +13,7 @@ from ray.actor import ActorHandle
 
 from actors.ending import end_at_sigterm
 from actors.shares import Plan, Reservation, environment, request_bundles
-from rayfed_ssl.base.late import importing
+from rayfed_ssl.base.lazy import importing
 
 
 @dataclass(frozen=True)

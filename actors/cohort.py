@@ -41,7 +41,7 @@ from rayfed_ssl.federated.messages import (
     State,
     Task,
 )
-from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker
 
@@ -325,15 +325,15 @@ class RayCohort(Cohort):
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
-    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
+    def evaluate(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
         put = cache(ray.put)  # by identity: clients may share one architecture's values
-        for subject in subjects:
-            weights = None if subject.weights is None else put(subject.weights)
-            where = None if subject.client is None else self._states.complete(subject.client)
+        for encoder in encoders:
+            weights = None if encoder.weights is None else put(encoder.weights)
+            where = None if encoder.client is None else self._states.complete(encoder.client)
             state = (None, None) if where is None else (where.ref, where.index)
             limit = self.config.resources.evaluation_limit_s
-            call = Call("assess", (round, replace(subject, weights=None), weights, *state), limit_s=limit, attempts=2)
-            self._evaluating.append((round, subject.client, call))
+            call = Call("assess", (round, replace(encoder, weights=None), weights, *state), limit_s=limit, attempts=2)
+            self._evaluating.append((round, encoder.client, call))
             self._pool.background.append(call)
         self._pool.advance(block=False)
 

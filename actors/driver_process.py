@@ -12,7 +12,7 @@ from typing import Any
 from actors.client_process import begin
 from actors.ending import end_at_sigterm
 from actors.shares import Plan, restarted
-from rayfed_ssl.base.late import importing
+from rayfed_ssl.base.lazy import importing
 
 
 class DriverProcess:

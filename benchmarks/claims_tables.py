@@ -12,7 +12,7 @@ from leaderboard_tables import NOT_RUN, number
 
 from rayfed_ssl.records.comparison import Difference, difference
 from rayfed_ssl.records.intervals import LEVEL
-from rayfed_ssl.records.judged import APART
+from rayfed_ssl.records.significance import APART
 
 UNTRAINED = "untrained"
 NAMES = {"knn": "kNN", "fewshot": "few-shot", "linear": "linear", "task": "own task", "select/knn": "held-out kNN"}
@@ -94,7 +94,7 @@ def compared(runs: Runs, claim: Mapping[str, Any], pair: Sequence[str | Sequence
 
 
 def verdict(found: Difference | None) -> str:
-    """The library's word (``rayfed_ssl.records.judged``) for the 95% interval."""
+    """The library's word (``rayfed_ssl.records.significance``) for the 95% interval."""
     if found is None:
         return NOT_RUN
     return found.judged() or (ONE_SEED if found.count == 1 else "no interval")

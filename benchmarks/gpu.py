@@ -55,9 +55,9 @@ from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.data.augment import augment  # noqa: E402
 from rayfed_ssl.federated.bench import device_name, resolve_device  # noqa: E402
 from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
-from rayfed_ssl.federated.initial import Initial  # noqa: E402
+from rayfed_ssl.federated.initial_weights import InitialWeights  # noqa: E402
 from rayfed_ssl.federated.messages import TRAINS  # noqa: E402
-from rayfed_ssl.federated.results import Subject  # noqa: E402
+from rayfed_ssl.federated.results import EvaluatedEncoder  # noqa: E402
 from rayfed_ssl.simulation.local import LocalCohort  # noqa: E402
 
 Line = dict[str, Any]
@@ -90,7 +90,7 @@ def ceilings(size: Size, device: torch.device) -> tuple[float, float]:
 
 def pair_flops(config: RunConfig, federation: Federation) -> float:
     """Floating-point operations of training on one pair of views: the encoder forward, and backward twice that."""
-    network = Initial(config, federation).network(config.clients.encoder(0))
+    network = InitialWeights(config, federation).network(config.clients.encoder(0))
     pixels, count = config.data.image_size or 32, 2
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network.encoder(torch.zeros(count, federation.dataset.train.pixels.shape[3], pixels, pixels))
@@ -189,8 +189,9 @@ def whole_round(size: Size, device: torch.device) -> Iterator[Line]:
         "ratio": round(median(whole / part for whole, part in zip(taken, work, strict=True)), 4),
     }  # fmt: skip
     assert isinstance(made.cohort, LocalCohort)
-    worker, subject = made.cohort.worker, Subject(None, size.encoder, made.server.subjects()[0].weights)
-    evaluated = seconds(lambda: worker.assess(1, subject, None), device, 3)
+    worker, weights = made.cohort.worker, made.server.evaluated_encoders()[0].weights
+    encoder = EvaluatedEncoder(None, size.encoder, weights)
+    evaluated = seconds(lambda: worker.assess(1, encoder, None), device, 3)
     yield {
         "benchmark": "evaluation",
         "images": size.images,

@@ -12,7 +12,7 @@ import numpy as np
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
@@ -67,7 +67,7 @@ class Federated:
 
     def __init__(self, config: RunConfig, connect: Callable[[RunConfig, Federation, Ledger], Cohort]) -> None:
         self.federation, ledger = deal(config), Ledger()
-        setup = Setup(config, self.federation, Initial(config, self.federation))
+        setup = Setup(config, self.federation, InitialWeights(config, self.federation))
         self.server: MethodServer[Any] = METHODS[config.method.name].server(setup)
         self.cohort = connect(config, self.federation, ledger)
         self.server.start(self.cohort)
@@ -91,10 +91,10 @@ class Federated:
 
     def weights(self) -> np.ndarray:
         """What the method ends with, of its first encoder."""
-        subject = self.server.subjects()[0]
-        if subject.weights is not None:
-            return subject.weights.vector
-        assert subject.client is not None
-        ((_, state),) = self.cohort.states([subject.client])
+        encoder = self.server.evaluated_encoders()[0]
+        if encoder.weights is not None:
+            return encoder.weights.vector
+        assert encoder.client is not None
+        ((_, state),) = self.cohort.states([encoder.client])
         found: np.ndarray = state["model"].vector
         return found

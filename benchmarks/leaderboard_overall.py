@@ -17,7 +17,7 @@ from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES, SPLITS, of_table, over
 from scipy import stats
 
-from rayfed_ssl.records.judged import Judgement
+from rayfed_ssl.records.significance import Judgement
 
 LEAST = 3  # clusters, for an interval that says something
 ALPHA = 0.05

@@ -20,7 +20,7 @@ from leaderboard_overall import (
 from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
 from leaderboard_tables import NAMES
 
-from rayfed_ssl.records.judged import APART, MARGIN, Judgement
+from rayfed_ssl.records.significance import APART, MARGIN, Judgement
 
 SIGNS: dict[Judgement, str] = {"above": "+", "below": "−", "level": "=", APART: "?"}
 HOLM = "†"

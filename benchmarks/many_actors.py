@@ -29,7 +29,7 @@ from actors.pool import Pool
 from actors.shares import Plan
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 
 SHAPES = "1x2,1x4,1x8,1x16,2x8,4x8,4x16"
@@ -70,7 +70,7 @@ def measure(nodes: int, actors: int, case: str, rounds: int) -> dict[str, Any]:
     plan = Plan(actors, cpus=0.5, gpus=0.0, threads=1, strategy="SPREAD")
     cohort = RayCohort(config, federation, Ledger(), Pool(plan, reserve(plan, 300)), factory=zero_work.idle)
     assert len({info.node for info in cohort.infos}) == nodes
-    weights, used = Initial(config, federation)(config.clients.encoder(0)), Used()
+    weights, used = InitialWeights(config, federation)(config.clients.encoder(0)), Used()
     used.start()
     for round in range(rounds + 1):
         if round == 1:  # the first is left out

@@ -40,9 +40,9 @@ from actors.plan import reserve  # noqa: E402
 from actors.pool import Pool  # noqa: E402
 from actors.shares import Plan, environment  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
-from rayfed_ssl.federated.client import EncoderClient, followed  # noqa: E402
+from rayfed_ssl.federated.client import EncoderClient, target_modules  # noqa: E402
 from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
-from rayfed_ssl.federated.initial import Initial  # noqa: E402
+from rayfed_ssl.federated.initial_weights import InitialWeights  # noqa: E402
 from rayfed_ssl.federated.ledger import Ledger  # noqa: E402
 from rayfed_ssl.simulation.worker import Worker  # noqa: E402
 
@@ -69,7 +69,7 @@ def idle(config: RunConfig, federation: Federation) -> Worker:
         if self.target is not None and self.config.keeps_target:
             from rayfed_ssl.base.weights import pack
 
-            self.state["target"] = pack(*followed(self.target))
+            self.state["target"] = pack(*target_modules(self.target))
 
     EncoderClient.fit = fit  # type: ignore[method-assign]
     return Worker(config, federation)
@@ -124,7 +124,7 @@ def timed(work: Callable[[], object], pids: list[int]) -> tuple[float, float]:
 
 
 def ours(case: str, config: RunConfig, federation: Federation, cohort: RayCohort) -> Callable[[], None]:
-    weights, round = Initial(config, federation)(config.clients.encoder(0)), 0
+    weights, round = InitialWeights(config, federation)(config.clients.encoder(0)), 0
 
     def work() -> None:
         nonlocal weights, round
@@ -157,7 +157,7 @@ def measure(case: str, bench: Path, rounds: int) -> dict[str, Any]:
     method, changes = CASES[case]
     config = RunConfig.model_validate({"method": {"name": method}, **COMMON, **changes})
     federation = deal(config)
-    size = Initial(config, federation)(config.clients.encoder(0)).vector.size
+    size = InitialWeights(config, federation)(config.clients.encoder(0)).vector.size
     layout = Plan(2, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
     cohort = RayCohort(config, federation, Ledger(), Pool(layout, reserve(layout, 60)), factory=idle)
     options = {"num_cpus": 0, "runtime_env": {"env_vars": environment(1, 0.0)}}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.api.asked import asked
+from rayfed_ssl.api.call_arguments import asked
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.config import load, load_untrusted

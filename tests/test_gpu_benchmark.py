@@ -65,7 +65,7 @@ def test_flops_of_a_pair(gpu: ModuleType) -> None:
     """small_cnn at 8 px, counted by hand: convolutions of 9 * in * out per output pixel, two FLOPs each."""
     config = gpu.settings(replace(gpu.SMALL, encoder="small_cnn", width=1.0, pixels=8), "cpu", "fedsimclr", 8, 1)
     federation = gpu.deal(config)
-    network = gpu.Initial(config, federation).network("small_cnn")
+    network = gpu.InitialWeights(config, federation).network("small_cnn")
     total, sizes = 0, []
     for module in network.encoder.modules():
         if isinstance(module, torch.nn.Conv2d):

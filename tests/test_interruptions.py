@@ -18,7 +18,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from rayfed_ssl.api.asked import run_folder
+from rayfed_ssl.api.call_arguments import run_folder
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress

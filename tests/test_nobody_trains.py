@@ -12,8 +12,8 @@ import pytest
 
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.failure_policy import FailurePolicy
 from rayfed_ssl.federated.messages import ClientError
-from rayfed_ssl.federated.setbacks import Setbacks
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import checkpoint
 from tests.tiny import encoders, measured, run_locally, tiny
@@ -125,7 +125,7 @@ def test_a_run_with_such_rounds_resumes_to_the_same_end(schedule: str, failing: 
 
 
 def test_what_counts_is_how_many_clients_failed_since_one_succeeded() -> None:
-    alone = Setbacks(4)
+    alone = FailurePolicy(4)
     alone.succeeded()
     assert not any(alone.failed((1,), last=t == 99) for t in range(100))
     assert not alone.failed((0, 2), last=False)
@@ -135,9 +135,9 @@ def test_what_counts_is_how_many_clients_failed_since_one_succeeded() -> None:
 
 
 def test_of_many_clients_ten_are_enough_and_a_checkpoint_keeps_the_count() -> None:
-    many = Setbacks(1000)
+    many = FailurePolicy(1000)
     assert not any(many.failed((client,), last=False) for client in range(9))
-    again = Setbacks(1000)
+    again = FailurePolicy(1000)
     again.restore(many.state)
     assert again.state == many.state
     assert not again.failed((8,), last=False)
@@ -145,8 +145,8 @@ def test_of_many_clients_ten_are_enough_and_a_checkpoint_keeps_the_count() -> No
 
 
 def test_the_last_round_is_one_too_many_only_where_nobody_has_ever_succeeded() -> None:
-    assert Setbacks(4).failed((1,), last=True)
-    once, older = Setbacks(4), Setbacks(4)
+    assert FailurePolicy(4).failed((1,), last=True)
+    once, older = FailurePolicy(4), FailurePolicy(4)
     once.succeeded()
     older.restore(None)
     assert older.state == once.state

@@ -32,7 +32,7 @@ class Dimension(Block):
         if len(given) != 1:
             raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
         if self.values is None:
-            low, high = self.range
+            low, high = self.bounds
             if not low < high or (self.loguniform and low <= 0):
                 allowed = "[lower, higher], above 0" if self.loguniform else "[lower, higher]"
                 raise ValueError(f"{given[0]}: found [{low:g}, {high:g}]; must be {allowed}")
@@ -44,7 +44,7 @@ class Dimension(Block):
         return self.grid or self.choice
 
     @property
-    def range(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """(low, high), where values are not listed."""
         found = self.uniform or self.loguniform or self.randint
         assert found is not None
@@ -53,13 +53,13 @@ class Dimension(Block):
     @property
     def extremes(self) -> tuple[Any, ...]:
         """Values that are valid only if all are."""
-        return self.values or self.range
+        return self.values or self.bounds
 
     def draw(self, rng: np.random.Generator) -> Any:
         """One value: of those listed, or within the range."""
         if self.values is not None:
             return self.values[int(rng.integers(len(self.values)))]
-        low, high = self.range
+        low, high = self.bounds
         if self.randint is not None:
             return int(rng.integers(int(low), int(high), endpoint=True))
         drawn = np.exp(rng.uniform(np.log(low), np.log(high))) if self.loguniform else rng.uniform(low, high)
@@ -71,7 +71,7 @@ class Dimension(Block):
         """
         if self.values is not None:
             return value
-        low, high = self.range
+        low, high = self.bounds
         clipped = min(max(value, low), high)
         if self.randint is not None:
             return round(clipped)

@@ -20,7 +20,7 @@ from rich import box
 from rich.table import Table
 
 from rayfed_ssl.base.files import replace_file
-from rayfed_ssl.records.judged import partly_by_chance
+from rayfed_ssl.records.significance import partly_by_chance
 from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
 from rayfed_ssl.records.sweep_choice import UNTRAINED, Choice, below_untrained, choose, untrained_of
 from rayfed_ssl.settings import files as configfile

@@ -17,7 +17,7 @@ from rayfed_ssl.settings.blocks import ResourcesConfig
 
 
 @dataclass(frozen=True)
-class Room:
+class TrialSlots:
     """How many trials run at a time, and what each has: the trial's own bundle first, then its client actors'."""
 
     trials: int
@@ -34,7 +34,7 @@ class Room:
         return f"{self.trials} trial(s) at a time, each with {actors}"
 
 
-def room(resources: ResourcesConfig, concurrent: int | None, trials: int, node: str = "node") -> Room:
+def trial_slots(resources: ResourcesConfig, concurrent: int | None, trials: int, node: str = "node") -> TrialSlots:
     """Divide the cluster among trials. Pure, but for looking at the cluster's nodes.
 
     ``resources.actors`` counts for each trial, by default 1. With ``concurrent`` set, so many trials share what there
@@ -49,14 +49,14 @@ def room(resources: ResourcesConfig, concurrent: int | None, trials: int, node: 
     if concurrent is None:
         fixed = resources.model_copy(update={"actors": None, "gpus_per_client": shared.gpus})
         concurrent = plan(fixed, actors * trials, nodes, ceiling).actors // actors
-    return Room(max(1, min(concurrent, trials)), each, node)
+    return TrialSlots(max(1, min(concurrent, trials)), each, node)
 
 
 class Patience:
     """Waits, aloud, while the cluster has no place for a trial: others hold it, or an autoscaler starts nodes."""
 
     def __init__(
-        self, resources: ResourcesConfig, space: Room, say: Callable[[str], None], before: Iterable[str] = ()
+        self, resources: ResourcesConfig, space: TrialSlots, say: Callable[[str], None], before: Iterable[str] = ()
     ) -> None:
         self.wait_s, self.say = max(resources.wait_s, 1.0), say
         self.before = frozenset(before)  # placement groups that have nothing to do with this sweep

@@ -173,7 +173,7 @@ def domain(dimension: Dimension) -> Any:
     """The dimension as Tune's domain."""
     if dimension.values is not None:
         return tune.choice(list(dimension.values))
-    low, high = dimension.range
+    low, high = dimension.bounds
     if dimension.randint is not None:
         return tune.randint(int(low), int(high) + 1)
     return tune.loguniform(low, high) if dimension.loguniform else tune.uniform(low, high)

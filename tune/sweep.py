@@ -36,7 +36,7 @@ from tune.config import Point, Sweep
 from tune.dealing import refusals
 from tune.groups import settled_groups
 from tune.results import Results, collect
-from tune.room import Patience, Room, room
+from tune.room import Patience, TrialSlots, trial_slots
 from tune.schedulers import members, scheduler
 from tune.search import Proposals
 from tune.trial import STOP, Trial, TrialOrder, settle
@@ -138,7 +138,9 @@ def run_trials(
     with connect(address, num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session:
         if in_job():
             check_paths(first, folder)
-        space = room(first.resources, sweep.settings.concurrent, sweep.count * sweep.settings.repeat, _node(session))
+        space = trial_slots(
+            first.resources, sweep.settings.concurrent, sweep.count * sweep.settings.repeat, _node(session)
+        )
         for path in folder.glob("trial-*"):
             settle(path)
         book = Book(folder, sweep.settings.repeat)
@@ -226,7 +228,7 @@ def _fit(
     folder: Path,
     *,
     first: RunConfig,
-    space: Room,
+    space: TrialSlots,
     book: Book,
     proposals: Proposals,
     say: Callable[[str], None],

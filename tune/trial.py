@@ -33,7 +33,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import by_client, of_client
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.progress import Progress
@@ -67,16 +67,16 @@ class RoundsMeasured:
     """Evaluations as they come in, until all of a round are there."""
 
     def __init__(self) -> None:
-        self.holders: dict[int, dict[int | None, Sequence[int | None]]] = {}  # round -> subject -> of whom
+        self.holders: dict[int, dict[int | None, Sequence[int | None]]] = {}  # round -> holder -> of whom
         self.known: dict[int, dict[int | None, dict[str, float]]] = {}  # round -> client -> values
 
-    def expect(self, round: int, subjects: Sequence[Subject]) -> None:
+    def expect(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
         """These are all of a round; one that several clients hold stands for each of them."""
-        self.holders[round] = {subject.client: subject.holders or (subject.client,) for subject in subjects}
+        self.holders[round] = {encoder.client: encoder.holders or (encoder.client,) for encoder in encoders}
 
     def take(self, evaluated: Iterable[Evaluated]) -> None:
-        for round, subject, values in evaluated:
-            for client in self.holders[round][subject]:
+        for round, holder, values in evaluated:
+            for client in self.holders[round][holder]:
                 self.known.setdefault(round, {})[client] = of_client(values, client)
 
     def complete(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -84,8 +84,8 @@ class RoundsMeasured:
         for round in sorted(self.known):
             if len(self.known[round]) == sum(map(len, self.holders[round].values())):
                 by_tag: dict[str, dict[int | None, float]] = {}
-                for subject, values in self.known.pop(round).items():
-                    for client, part in by_client(subject, values).items():
+                for holder, values in self.known.pop(round).items():
+                    for client, part in by_client(holder, values).items():
                         for tag, value in part.items():
                             by_tag.setdefault(tag, {})[client] = value
                 by_tag = {tag: {None: of[None]} if None in of else of for tag, of in by_tag.items()}
@@ -103,9 +103,9 @@ class WatchedCohort(RayCohort):
         self.measured = RoundsMeasured()
         super().__init__(*args, **options)
 
-    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
-        self.measured.expect(round, subjects)
-        super().evaluate(round, subjects)
+    def evaluate(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
+        self.measured.expect(round, encoders)
+        super().evaluate(round, encoders)
 
     def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
         found = super().evaluations(wait=wait)

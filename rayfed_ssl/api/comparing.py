@@ -11,11 +11,11 @@ import pyarrow as pa
 from rich.console import Console
 
 from rayfed_ssl.api.arguments import as_text, check_callable, check_count, check_flag
-from rayfed_ssl.api.asked import dotted
-from rayfed_ssl.api.carrying import Listener, OnProgress, executor_named, surroundings
+from rayfed_ssl.api.call_arguments import dotted
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run
-from rayfed_ssl.api.words import python_words
+from rayfed_ssl.api.process_state import Listener, OnProgress, executor_named, surroundings
+from rayfed_ssl.api.python_messages import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.comparison import Comparison
 from rayfed_ssl.records.comparison_choice import Selection, named

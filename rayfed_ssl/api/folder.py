@@ -14,11 +14,11 @@ from typing import Any, overload
 import pyarrow as pa
 
 from rayfed_ssl.api.arguments import Images, as_text, check_count, check_flag, in_one_word
-from rayfed_ssl.api.asked import asked, dotted
-from rayfed_ssl.api.carrying import OnProgress, carry_out, surroundings
+from rayfed_ssl.api.call_arguments import asked, dotted
 from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
 from rayfed_ssl.api.executor import Executor
-from rayfed_ssl.api.words import python_words
+from rayfed_ssl.api.process_state import OnProgress, carry_out, surroundings
+from rayfed_ssl.api.python_messages import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
@@ -247,7 +247,7 @@ class Run:
         Raises:
             UserError: the folder cannot be written to.
         """
-        from rayfed_ssl.report.any import report_of  # matplotlib and jinja2, loaded to draw
+        from rayfed_ssl.report.dispatch import report_of  # matplotlib and jinja2, loaded to draw
 
         with python_words():
             return report_of(self.folder, images=images, trust_imports=True)

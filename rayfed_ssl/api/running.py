@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rayfed_ssl.api.asked import Configuration, asked, run_folder
-from rayfed_ssl.api.carrying import OnProgress, carry_out, executor_named
+from rayfed_ssl.api.call_arguments import Configuration, asked, run_folder
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run, load
-from rayfed_ssl.api.words import python_words
+from rayfed_ssl.api.process_state import OnProgress, carry_out, executor_named
+from rayfed_ssl.api.python_messages import python_words
 
 
 def run(

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_ssl.api.arguments import Images, Place, as_text, check_callable, check_count, check_flag, in_one_word
-from rayfed_ssl.api.asked import dotted
-from rayfed_ssl.api.carrying import surroundings
+from rayfed_ssl.api.call_arguments import dotted
 from rayfed_ssl.api.executor import Executor
-from rayfed_ssl.api.words import python_words
+from rayfed_ssl.api.process_state import surroundings
+from rayfed_ssl.api.python_messages import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.exporting import embed, folder
 from rayfed_ssl.exporting.encoders import run_encoder

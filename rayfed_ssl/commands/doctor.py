@@ -9,9 +9,9 @@ def doctor() -> None:
     """Say what this machine or cluster can run, and what is missing."""
     from rayfed_ssl.terminal.doctor import examine
 
-    findings = examine()
-    for finding in findings:
-        mark = {True: "ok", False: "!!", None: "--"}[finding.ok]
-        print(f"{mark}  {finding.name:<22} {finding.found}")
-    if any(finding.ok is False for finding in findings):
+    checks = examine()
+    for check in checks:
+        mark = {True: "ok", False: "!!", None: "--"}[check.ok]
+        print(f"{mark}  {check.name:<22} {check.found}")
+    if any(check.ok is False for check in checks):
         raise typer.Exit(1)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.commands.beginnings import BEGINNINGS, Kind
+from rayfed_ssl.commands.templates import STARTERS, Kind
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 
@@ -26,7 +26,7 @@ def new(
 ) -> None:
     """Write NAME.py, a whole file to change, and test_NAME.py, its test. Files that exist are never written over."""
     file, test = begin(kind, name, out)
-    use = Template(BEGINNINGS[kind].run).substitute(name=name)
+    use = Template(STARTERS[kind].run).substitute(name=name)
     print(f"{kind.ljust(9)}  {file}")
     print(f"test       {test}")
     path = str(file.absolute())
@@ -47,7 +47,7 @@ def begin(kind: Kind, name: str, folder: Path) -> tuple[Path, Path]:
         raise UserError(f"NAME: found {name!r}, a word of Python's own; must be another name")
     from rayfed_ssl.extensions import TABLES  # imports torch, which is slow; the mistakes above are found without it
 
-    if name in TABLES[BEGINNINGS[kind].table]:
+    if name in TABLES[STARTERS[kind].table]:
         article = "an" if kind[0] in "aeiou" else "a"
         raise UserError(f"NAME: found {name!r}, which is {article} {kind} already; must be a new name")
     paths = folder / f"{name}.py", folder / f"test_{name}.py"
@@ -58,7 +58,7 @@ def begin(kind: Kind, name: str, folder: Path) -> tuple[Path, Path]:
         raise UserError(f"NAME: found {name!r}, a Python module that {name}.py would hide; must be another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, text in zip(paths, BEGINNINGS[kind].files(name), strict=True):
+        for path, text in zip(paths, STARTERS[kind].files(name), strict=True):
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:

@@ -18,7 +18,7 @@ def report(
     ] = False,
 ) -> None:
     """Write report.html, one page that needs no network, and its figures as SVG, PDF and PNG."""
-    from rayfed_ssl.report.any import report_of
+    from rayfed_ssl.report.dispatch import report_of
     from rayfed_ssl.terminal.progress import console
 
     page = report_of(folder.expanduser(), images=images, trust_imports=trust_imports)

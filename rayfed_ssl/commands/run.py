@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rayfed_ssl.api.executor import Executor
-from rayfed_ssl.base.late import importing
+from rayfed_ssl.base.lazy import importing
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.commands.ending import ended, exit_status
 from rayfed_ssl.terminal.signals import stop_signals
@@ -41,7 +41,7 @@ def run(
     if out is not None and "://" not in out:  # before anything is imported that takes seconds
         refuse_taken(Path(out).expanduser(), resume)
     with importing():
-        from rayfed_ssl.api.asked import named_after, run_folder
+        from rayfed_ssl.api.call_arguments import named_after, run_folder
         from rayfed_ssl.config import load
     settings = named_after(load(config, changes or ()), config)
     from rayfed_ssl.api.execution import execute, preflight

@@ -26,16 +26,16 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data import dicom
-from rayfed_ssl.data.deep import (
+from rayfed_ssl.data.bit_depth import (
+    EightBitImage,
     Range,
-    Shallow,
-    are_deep_colours,
-    has_deep_colours,
-    is_deep,
+    are_high_bit_depth_colours,
+    colours_to_eight_bits,
+    has_high_bit_depth_colours,
+    is_high_bit_depth,
     refuse_signed_bytes,
-    shallow,
-    shallow_colours,
     to_bytes,
+    to_eight_bits,
 )
 from rayfed_ssl.data.dicom_heads import HEAD, is_dicom
 from rayfed_ssl.data.formats import (
@@ -73,7 +73,7 @@ _NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such fi
 
 
 @dataclass(frozen=True)
-class Form:
+class ImageForm:
     """What every image is brought to: (size, size, channels), from images of at most ``max_pixels`` pixels.
 
     ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. ``fit`` says how
@@ -95,17 +95,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Decoded:
-    """``pixels`` (S, S, C) uint8; ``deep`` if the image had more than 8 bits and was scaled; ``windowed`` if it was, at
-    any depth, by a window or a VOI LUT of its own (DICOM); ``frames`` if the file has
+    """``pixels`` (S, S, C) uint8; ``high_bit_depth`` if the image had more than 8 bits and was scaled; ``windowed`` if
+    it was, at any depth, by a window or a VOI LUT of its own (DICOM); ``frames`` if the file has
     more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on ``background``;
     ``cropped`` if only the central square is taken, and is less than half of the image; ``enlarged`` if it was made
     larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, ``narrow`` and ``spiked``
-    as of ``Shallow``;
+    as of ``EightBitImage``;
     ``bands`` if the file has more than those of the colours and of transparency, which alone were read;
     ``grey`` if all pixels are, though there are three channels."""
 
     pixels: NDArray[np.uint8]
-    deep: bool
+    high_bit_depth: bool
     frames: bool = False
     transparent: bool = False
     cropped: bool = False
@@ -118,7 +118,7 @@ class Decoded:
     grey: bool = False
 
 
-def decode(payload: Payload, form: Form) -> Decoded:
+def decode(payload: Payload, form: ImageForm) -> Decoded:
     """Decode an image to a square, resized with PIL's antialiased bilinear filter.
 
     With ``fit: crop`` that is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a
@@ -132,7 +132,7 @@ def decode(payload: Payload, form: Form) -> Decoded:
     if payload is None:
         raise BadImage("no image bytes")
     if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
-        return _told(decode((of := shallow_colours(payload, form.range)).pixels, form), of)
+        return _told(decode((of := colours_to_eight_bits(payload, form.range)).pixels, form), of)
     try:
         if not isinstance(payload, np.ndarray) and _may_be_dicom(payload) and is_dicom(_head(payload)):
             return _decoded_dicom(payload, form)
@@ -156,7 +156,7 @@ def decode(payload: Payload, form: Form) -> Decoded:
         raise _damaged(error) from error
 
 
-def decode_opened(image: Image.Image, form: Form) -> Decoded:
+def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
     """As ``decode``, of an image that somebody opened. It stays open, at its size. A large JPEG is read in full where
     it was read already or lies in memory; an unread file is opened a second time, to be read as ``decode`` reads it.
 
@@ -186,53 +186,55 @@ def _damaged(error: Exception) -> BadImage:
     return BadImage(printable(" ".join(f"{type(error).__name__}: {error}".split())))
 
 
-def _decoded(image: Image.Image, form: Form, draft: Callable[[Image.Image], object] = lambda image: None) -> Decoded:
+def _decoded(
+    image: Image.Image, form: ImageForm, draft: Callable[[Image.Image], object] = lambda image: None
+) -> Decoded:
     """``draft`` may reduce the image before its pixels are read, once it is known not to be too large."""
     width, height = image.size
     _refuse_large(width, height, form)
     refuse_signed_bytes(image)
     depth = jpeg2000_depth(image)
-    deep_colours = has_deep_colours(image, form.range, depth)
+    high_bit_depth = has_high_bit_depth_colours(image, form.range, depth)
     draft(image)
     image = _upright(image)
-    if not is_deep(image):
-        return replace(_as_square(image, (width, height), form), deep=deep_colours)
-    of = shallow(image, form.range, depth)
+    if not is_high_bit_depth(image):
+        return replace(_as_square(image, (width, height), form), high_bit_depth=high_bit_depth)
+    of = to_eight_bits(image, form.range, depth)
     return _told(_as_square(Image.fromarray(of.pixels), (width, height), form), of)
 
 
-def _told(decoded: Decoded, of: Shallow) -> Decoded:
-    """An image that was deep."""
-    return replace(decoded, deep=True, clipped=of.clipped, narrow=of.narrow, spiked=of.spiked)
+def _told(decoded: Decoded, of: EightBitImage) -> Decoded:
+    """An image that had more than 8 bits."""
+    return replace(decoded, high_bit_depth=True, clipped=of.clipped, narrow=of.narrow, spiked=of.spiked)
 
 
-def _decoded_dicom(payload: bytes | Path, form: Form) -> Decoded:
+def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
     """As ``_decoded``, of a DICOM file; raises ``dicom.NoImage``, too."""
     with dicom.opened(payload) as scan:
         _refuse_large(*scan.size, form)
         frame, frames = scan.frame(form.range), scan.frames
     if frame.coloured:
-        deep = not frame.palette and are_deep_colours(frame.bits, "RGB", form.range)
-        of = Shallow((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
+        high_bit_depth = not frame.palette and are_high_bit_depth_colours(frame.bits, "RGB", form.range)
+        of = EightBitImage((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
     else:
-        deep, of = frame.deep, to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
+        high_bit_depth, of = frame.high_bit_depth, to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
     square = replace(_as_square(Image.fromarray(of.pixels), scan.size, form), frames=frames, windowed=frame.windowed)
-    return _told(square, of) if deep else square
+    return _told(square, of) if high_bit_depth else square
 
 
-def _refuse_large(width: int, height: int, form: Form) -> None:
+def _refuse_large(width: int, height: int, form: ImageForm) -> None:
     if width * height > form.max_pixels:
         raise BadImage(
             f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}"
         )
 
 
-def _as_square(shallow: Image.Image, size: tuple[int, int], form: Form) -> Decoded:
+def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> Decoded:
     """An image of 8 bits a channel as a square; ``size`` is the (width, height) that it had in its file."""
-    opaque = _laid_on(shallow, form.background)
+    opaque = _laid_on(image, form.background)
     pixels = _square(opaque.convert(form.mode), form)
     cropped = form.fit == "crop" and max(size) > 2 * min(size)
-    transparent, enlarged = opaque is not shallow, _is_enlarged(*size, form)
+    transparent, enlarged = opaque is not image, _is_enlarged(*size, form)
     return Decoded(pixels, False, False, transparent, cropped, enlarged, grey=_is_grey(pixels))
 
 
@@ -304,7 +306,7 @@ def _is_grey(pixels: NDArray[np.uint8]) -> bool:
     return all(bool((part == part[..., :1]).all()) for part in (pixels[len(pixels) // 2], pixels))
 
 
-def _is_enlarged(width: int, height: int, form: Form) -> bool:
+def _is_enlarged(width: int, height: int, form: ImageForm) -> bool:
     """Whether an image of this size becomes larger, by ``ENLARGED`` or more: its long side where it is padded, else its
     short side, which ``stretch`` enlarges most.
     """
@@ -312,7 +314,7 @@ def _is_enlarged(width: int, height: int, form: Form) -> bool:
     return form.size >= LEAST_ENLARGED and form.size >= ENLARGED * side
 
 
-def _square(image: Image.Image, form: Form) -> NDArray[np.uint8]:
+def _square(image: Image.Image, form: ImageForm) -> NDArray[np.uint8]:
     size, (width, height) = form.size, image.size
     if (width, height) == (size, size):
         pass

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from PIL import ImageColor
 
 from rayfed_ssl.base.notes import Note, public_lines, texts
+from rayfed_ssl.data.bit_depth import CLIPPED_SHARE, OUTER_SHARE
 from rayfed_ssl.data.decode import ENLARGED, Background
-from rayfed_ssl.data.deep import CLIPPED_SHARE, OUTER_SHARE
 from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.data.store import MISFITS, Misfits, Traits
 
 MOST_NAMED = 5  # clients with clipped images
-SAID = {  # of so many images, besides how deep ones were scaled; and what of it is no matter of a model card
+SAID = {  # of so many images, besides how those of over 8 bits were scaled; and what of it is no matter of a model card
     "windowed": ("are scaled by a window of their own (DICOM)", ""),
     "frames": ("have several frames: the first is read", ""),
     "bands": ("have bands (TIFF) beside their colours and transparency, which are not read", ""),
@@ -56,10 +56,10 @@ def of_table(
     """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen, and
     on those of one single colour (K, C)."""
     scaling = scaled(traits.counts, by, key)
-    deep = () if scaling is None else (str(scaling), *texts(misfitting([traits.misfits()], outside_of(by, key))))
+    range_notes = () if scaling is None else (str(scaling), *texts(misfitting([traits.misfits()], outside_of(by, key))))
     counted_ones = counted(traits.counts, background, key)
     one_colour = plain(colours, traits.counts["transparent"], background, key)
-    return (*deep, *public_lines((*counted_ones, *one_colour)))
+    return (*range_notes, *public_lines((*counted_ones, *one_colour)))
 
 
 def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[Note, ...]:

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rayfed_ssl.data.decode import Decoded, Form, decode
+from rayfed_ssl.data.decode import Decoded, ImageForm, decode
 from rayfed_ssl.data.images import BadImage, Payload
 
 BLOCK = 256  # images decoded, and checked, at a time
 PART_BYTES, WAITING_BYTES = 8 * 2**20, 256 * 2**20  # of encoded images: those one thread decodes, those not decoded yet
 THREADS = min(16, os.cpu_count() or 1)
 TOLD_S = 10.0  # seconds of decoding between two lines
-DECODERS = r"(PIL|pillow_heif|pydicom|imagecodecs|rayfed_ssl\.data\.(deep|dicom.*))(\.|$)"
+DECODERS = r"(PIL|pillow_heif|pydicom|imagecodecs|rayfed_ssl\.data\.(bit_depth|dicom.*))(\.|$)"
 """Modules that warn of large and odd images; what cannot be used is reported by name."""
 Name = TypeVar("Name")
 
@@ -55,7 +55,7 @@ def tell(done: int, total: int) -> None:
 
 
 def decoded_blocks(
-    rows: Iterator[tuple[Name, Payload]], form: Form, size: int = BLOCK
+    rows: Iterator[tuple[Name, Payload]], form: ImageForm, size: int = BLOCK
 ) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
     """Decode blocks of ``size`` rows in threads (PIL lets go of the interpreter lock), in order, a bounded number of
     rows and of bytes at a time. ``Name`` is whatever tells rows apart. Warnings of ``DECODERS`` are off

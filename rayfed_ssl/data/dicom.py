@@ -25,12 +25,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.text import composed
 from rayfed_ssl.data import dicom_codecs
 
-filereader, pixels_of, dictionary = Late("pydicom.filereader"), Late("pydicom.pixels"), Late("pydicom.datadict")
-dataset, names_of = Late("pydicom.dataset"), Late("pydicom.uid")
+filereader, pixels_of = LazyModule("pydicom.filereader"), LazyModule("pydicom.pixels")
+dictionary, dataset, names_of = map(LazyModule, ("pydicom.datadict", "pydicom.dataset", "pydicom.uid"))
 PACKAGES = ("pydicom", "imagecodecs")  # of the extra ``dicom``
 NEEDED = "pip install 'rayfed-ssl[dicom]'"
 CONVERTED = "convert it first, as dcmconv, dcmdjpeg and gdcmconv --raw do"
@@ -64,7 +64,7 @@ class Frame:
     ``bits``.
 
     ``range`` is the (lowest, highest) value to scale by, None for the image's own. ``seen`` (H, W) is where there is no
-    padding; None: everywhere. ``deep`` if there are more than 8 bits, or other values than the stored ones;
+    padding; None: everywhere. ``high_bit_depth`` if there are more than 8 bits, or other values than the stored ones;
     ``windowed`` if the range, or the LUT, is the file's own; ``white_is_zero`` if the lowest value is white;
     ``palette`` if colours are a palette's, which uses all of their bits.
     """
@@ -73,7 +73,7 @@ class Frame:
     bits: int
     range: tuple[float, float] | None = None
     seen: NDArray[np.bool_] | None = None
-    deep: bool = False
+    high_bit_depth: bool = False
     windowed: bool = False
     white_is_zero: bool = False
     palette: bool = False
@@ -125,7 +125,8 @@ class Scan:
         return int(self.header.get("NumberOfFrames") or 1) > 1
 
     def frame(self, range: tuple[float, float] | None) -> Frame:
-        """The first frame, and by what to scale it: by ``range``, in rescaled units, if it is deep and grey.
+        """The first frame, and by what to scale it: by ``range``, in rescaled units, if it is of high bit depth and
+        grey.
 
         Raises NoImage, and whatever decoders of damaged pixels raise.
         """
@@ -145,15 +146,15 @@ class Scan:
     def _grey(self, stored: NDArray[Any], range: tuple[float, float] | None, bits: int) -> Frame:
         """PS3.3, C.11.1 and C.11.2, of ``stored`` (H, W)."""
         values, rescaled = self._rescaled(stored)
-        deep = rescaled or bits > 8 or stored.dtype.kind == "f"
+        high_bit_depth = rescaled or bits > 8 or stored.dtype.kind == "f"
         windowed = False
-        if not deep or range is None:
+        if not high_bit_depth or range is None:
             found = self._of_interest(values)
             windowed = found is not None
-            full = None if deep else _full(bits, bool(self.header.get("PixelRepresentation")))
+            full = None if high_bit_depth else _full(bits, bool(self.header.get("PixelRepresentation")))
             values, range = found or (values, full)
         white = self.header.PhotometricInterpretation == "MONOCHROME1"
-        return Frame(values, bits, range, self._seen(stored), deep, windowed, white)
+        return Frame(values, bits, range, self._seen(stored), high_bit_depth, windowed, white)
 
     def _rescaled(self, stored: NDArray[Any]) -> tuple[NDArray[np.float64], bool]:
         """(H, W) the modality LUT's or the rescaled values, and whether they are other than the stored ones."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 
-imagecodecs = Late("imagecodecs")
+imagecodecs = LazyModule("imagecodecs")
 NAME = "imagecodecs"  # of the plug-in
 _JPEG = {  # PS3.5, section 8.2.1: transfer syntaxes
     "1.2.840.10008.1.2.4.50": "JPEG baseline",

@@ -18,7 +18,7 @@ from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.corruptions import CORRUPTIONS, Pixels
-from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.decode import ImageForm
 from rayfed_ssl.data.images import Dataset, Listing, Payload
 from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.store import FORMAT, cached, default_cache
@@ -68,7 +68,7 @@ def skew_features(
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=12).hexdigest()
     size, _, channels = train.pixels.shape[1:]
     path = (cache or default_cache()) / f"feature_skew-{size}-{key}-train.arrow"
-    stored = cached(path, listing, Form(size, channels=channels), skip_bad=False)
+    stored = cached(path, listing, ImageForm(size, channels=channels), skip_bad=False)
     digest = hashlib.blake2b(f"{dataset.digest} {stored.digest}".encode(), digest_size=16).hexdigest()
     listed = ", ".join(f"{name} at severity {severity}" for name, severity in done)
     note = Note(f"clients' training images were changed by {listed}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image, TiffImagePlugin, features
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.data.dicom_heads import is_dicom
 from rayfed_ssl.data.images import Payload
 
@@ -53,7 +53,7 @@ ABSENT = {name: suffixes for name, (_, suffixes) in _SOMETIMES.items() if name n
 
 _READ = ", ".join(sorted((*FORMATS, "DICOM", *(["HEIC"] if HEIC_HERE else []))))
 UNKNOWN = f"its content is no image of a format that is read ({_READ}), or its header is damaged"
-_PILLOW_HEIF = Late("pillow_heif")
+_PILLOW_HEIF = LazyModule("pillow_heif")
 _BRANDS = dict.fromkeys((b"avif", b"avis"), "AVIF") | dict.fromkeys(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"), "HEIC"
 )  # ISO 14496-12, ftyp; ISO 23008-12, annexes B and D

@@ -79,8 +79,8 @@ class Dataset:
     equal data.
 
     ``skipped`` names the images of both splits that could not be decoded and were left out (``on_bad_image: skip``).
-    ``notes`` are lines on how the images were read that a run says: by which range deep images were scaled, which
-    revision was downloaded. ``scaling`` says the former; None where no image had more than 8 bits.
+    ``notes`` are lines on how the images were read that a run says: by which range images of more than 8 bits were
+    scaled, which revision was downloaded. ``scaling`` says the former; None where no image had more than 8 bits.
     ``test`` has no rows where the training images are unlabelled and no test folder exists, and where only the training
     images were asked for.
     ``copies`` (K, 2) are the images with the pixels of an earlier one: its row, and the first row that has them; rows

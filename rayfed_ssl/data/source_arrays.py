@@ -33,6 +33,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.array_files import Header, arrays_at, header
 from rayfed_ssl.data.array_names import WHOLE, listed, parsed, roles, tests_of
+from rayfed_ssl.data.bit_depth import range_unknown
 from rayfed_ssl.data.column_values import (
     Empty,
     Values,
@@ -42,13 +43,12 @@ from rayfed_ssl.data.column_values import (
     numbered,
     whose_values,
 )
-from rayfed_ssl.data.deep import range_unknown
 from rayfed_ssl.data.images import Payload, Source
+from rayfed_ssl.data.ownership import ungrouped
 from rayfed_ssl.data.source_parquet import Columns
 from rayfed_ssl.data.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
-from rayfed_ssl.data.whose import ungrouped
 
-DEEP = ("uint16", "int16", "int32", "float16", "float32", "float64")  # types of more than 8 bits
+HIGH_BIT_DEPTH = ("uint16", "int16", "int32", "float16", "float32", "float64")  # types of more than 8 bits
 SHAPES = "(N, H, W), (N, H, W, C) with 1, 3 or 4 channels, (N, C, H, W) with 1 or 3"
 COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and groups: numbers and text
 
@@ -111,7 +111,7 @@ def arrays_source(
     test = tests_of(arrays.images, test_split, arrays.shown, key)
     splits = {"train": first, "test": test or first}
     for images in (arrays.images[split] for split in splits.values()):
-        if not ranged and images.channels > 1 and images.header.dtype.name in DEEP:
+        if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH:
             raise UserError(f"{key}.path: {images.header.called} holds {range_unknown(images.header.dtype, key)}")
     rows = RowSplits(
         lambda: _of_both(read_beside(arrays, [*splits.values()], columns, key), splits),
@@ -174,17 +174,18 @@ def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str
 def image_array(array: Header, key: str) -> ImageArray:
     """The array as images. Raises UserError for shapes and types that are none, or may be two things."""
     shape, kind = array.shape, array.dtype.name
-    deep = kind in DEEP
-    if not deep and kind not in ("uint8", "bool"):
+    high_bit_depth = kind in HIGH_BIT_DEPTH
+    if not high_bit_depth and kind not in ("uint8", "bool"):
         hint = "; of values in 0 .. 255: images.astype('uint8')" if array.dtype.kind in "iu" else ""
         raise UserError(
-            f"{key}.path: {array.called} is of type {printable(kind)}; images are uint8, bool, {', '.join(DEEP)}{hint}"
+            f"{key}.path: {array.called} is of type {printable(kind)}; images are uint8, bool, "
+            f"{', '.join(HIGH_BIT_DEPTH)}{hint}"
         )
     axes = _axes(array, key)
     channels = 1 if len(axes) == 2 else (*shape[1:],)[axes[2]]
     if 0 in shape:
         raise UserError(f"{key}.path: {array.called} is of shape {shape}: it holds no pixels")
-    if deep and channels == 4:
+    if high_bit_depth and channels == 4:
         raise UserError(
             f"{key}.path: {array.called} has 4 channels of type {kind}; transparency is read of uint8; allowed: 1 or 3 "
             "channels, or uint8"

@@ -71,10 +71,10 @@ from rayfed_ssl.data.folder_splits import (
 from rayfed_ssl.data.holdout import TEST_SHARE, rounded, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.limits import of_all, unseen_classes
+from rayfed_ssl.data.ownership import numbered_groups, shared_notes
 from rayfed_ssl.data.source_notes import HeldOut, Line
 from rayfed_ssl.data.split_names import maybe_splits, split_folders
 from rayfed_ssl.data.walking import TABLES, entries, images_below, images_beside, unread_below
-from rayfed_ssl.data.whose import numbered_groups, shared_notes
 
 
 def folder_source(

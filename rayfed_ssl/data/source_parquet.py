@@ -44,9 +44,9 @@ from rayfed_ssl.data.column_values import (
     whose_values,
 )
 from rayfed_ssl.data.images import Payload, Source
+from rayfed_ssl.data.ownership import bare, is_group, ungrouped
 from rayfed_ssl.data.parquet_files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
-from rayfed_ssl.data.whose import bare, is_group, ungrouped
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")

@@ -26,13 +26,13 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.column_values import Empty, Unnamed, Values, label_texts, label_values, no_labels, numbered
 from rayfed_ssl.data.images import Payload, Source
+from rayfed_ssl.data.ownership import bare
 from rayfed_ssl.data.source_parquet import LABEL_COLUMNS, Columns, column_named, unread_columns
 from rayfed_ssl.data.split_names import TEST_NAMES
 from rayfed_ssl.data.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
-from rayfed_ssl.data.table_cells import Table, read_table, typed
+from rayfed_ssl.data.table_cells import CellTable, read_table, typed
 from rayfed_ssl.data.table_images import Places
 from rayfed_ssl.data.walking import CSV
-from rayfed_ssl.data.whose import bare
 
 IMAGE_COLUMNS = (
     "image", "img", "file", "filename", "path", "filepath", "imagepath", "imagefile", "imagename", "imageid",
@@ -79,7 +79,7 @@ def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict
 class Named:
     """A split: its table, the column of its images, and the files that this names, None where one is not there."""
 
-    table: Table
+    table: CellTable
     image: str
     files: list[Path | None]
     places: Places
@@ -180,7 +180,7 @@ def _refuse_twice(found: Iterable[Named], key: str) -> None:
                 )
 
 
-def _named(table: Table, places: Places, columns: Columns, key: str) -> Named:
+def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Named:
     """The images of a table: of the column that is named, else of the first usual one that names any. Raises UserError
     where none does.
     """
@@ -204,7 +204,7 @@ def _named(table: Table, places: Places, columns: Columns, key: str) -> Named:
     )
 
 
-def _names_images(table: Table, places: Places, others: Collection[str]) -> str:
+def _names_images(table: CellTable, places: Places, others: Collection[str]) -> str:
     """A column, not among ``others``, whose first cell names an image; "" where there is none."""
     for name, cell in zip(table.names, table.rows[0] if table.rows else (), strict=False):
         if name and name not in others:
@@ -220,17 +220,17 @@ def _plain(name: str) -> str:
     return bare(name).replace(" ", "")
 
 
-def _listed(table: Table) -> str:
+def _listed(table: CellTable) -> str:
     return printable(", ".join(name for name in table.names if name)) or "none"
 
 
-def label_column(table: Table, columns: Columns, key: str) -> str:
+def label_column(table: CellTable, columns: Columns, key: str) -> str:
     """The column of labels; "" where there is none. Raises UserError."""
     usual = [name for wanted in LABEL_COLUMNS for name in table.names if _plain(name) == _plain(wanted)]
     return _column(table, columns.label, usual, "label", key)
 
 
-def _column(table: Table, wanted: str | Literal[False] | None, usual: Sequence[str], what: str, key: str) -> str:
+def _column(table: CellTable, wanted: str | Literal[False] | None, usual: Sequence[str], what: str, key: str) -> str:
     schema = pa.schema([(name, pa.string()) for name in table.names if name])
     given = composed(wanted.strip()) if isinstance(wanted, str) else wanted
     return column_named(schema, given, tuple(usual), what, table.file, key)
@@ -260,7 +260,7 @@ def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Besi
     return Beside({split: made[named.table.file] for split, named in splits.items()}, texts, None, empty)
 
 
-def _labels(tables: Sequence[Table], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
+def _labels(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
     """The tables' labels as of ``label_values``, and the cells without one; no row has one where there is no such
     column.
     """
@@ -280,7 +280,7 @@ def _labels(tables: Sequence[Table], columns: Columns, key: str) -> tuple[list[p
     return _parted(found, tables), {NO_LABEL: Empty(blank, blank)}
 
 
-def _whose(tables: Sequence[Table], wanted: str | None, what: str, key: str) -> tuple[list[Values] | None, Empty]:
+def _whose(tables: Sequence[CellTable], wanted: str | None, what: str, key: str) -> tuple[list[Values] | None, Empty]:
     """Who holds the tables' images, or whom they show; None where nobody asks. Test images need no groups."""
     if wanted is None:
         return None, Empty()
@@ -293,7 +293,7 @@ def _whose(tables: Sequence[Table], wanted: str | None, what: str, key: str) -> 
     return values, Empty(empty, empty)
 
 
-def _parted(found: pa.Array, tables: Sequence[Table]) -> list[pa.Array]:
+def _parted(found: pa.Array, tables: Sequence[CellTable]) -> list[pa.Array]:
     """What was found of all rows, table by table."""
     ends = np.cumsum([0, *(len(table.rows) for table in tables)])
     return [found[int(start) : int(end)] for start, end in pairwise(ends)]

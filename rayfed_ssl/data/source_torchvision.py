@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Listing, Payload, Source
 from rayfed_ssl.data.limits import FIRST_ROWS, unseen_classes
 
-datasets = Late("torchvision.datasets")
+datasets = LazyModule("torchvision.datasets")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.copies import kept_copies, of_one_colour
-from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, Form
+from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, ImageForm
 from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, plain, scaled
 from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
@@ -251,7 +251,7 @@ def load(
     key: str = "data",
     splits: tuple[str, ...] = ("train", "test"),
     skipping: str | None = None,
-    may_be_shallow: bool = False,
+    range_may_be_unused: bool = False,
 ) -> Dataset:
     """The data set, decoded at the first call and memory-mapped from ``cache`` ever after.
 
@@ -259,7 +259,7 @@ def load(
         key: the configuration block that error messages name.
         splits: ``("train",)`` for the training images alone, which need no test images then.
         skipping: what to do to leave out images that cannot be decoded, where ``key`` cannot be set.
-        may_be_shallow: whether ``range`` is of other images, and these need none of it.
+        range_may_be_unused: whether ``range`` is of other images, and these need none of it.
     Raises:
         UserError: whatever is wrong with the configuration or the files.
     """
@@ -267,7 +267,7 @@ def load(
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
-    form = Form(config.image_size, config.max_pixels, config.channels, config.range, config.fit, config.background)
+    form = ImageForm(config.image_size, config.max_pixels, config.channels, config.range, config.fit, config.background)
     source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and not all(os.path.exists(file) for file in files.values()):
@@ -290,16 +290,16 @@ def load(
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
-    scaling = _scaling(config, counts, key, may_be_shallow)
+    scaling = _scaling(config, counts, key, range_may_be_unused)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
     misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key), key)
-    deep: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
+    range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
     one_colour = plain(of_one_colour(train.images.pixels, test.pixels), counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
     left = len(test), len(test) + len(train.images)
     wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
-    notes = recounted((*source.notes, *listed, *deep, *read, *one_colour), wanted, left)
+    notes = recounted((*source.notes, *listed, *range_notes, *read, *one_colour), wanted, left)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     called = {split: stored.names for split, stored in found.items()}
     grey = counts["grey"] == left[1]
@@ -371,10 +371,10 @@ def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
     return tuple(printable(composed(name)) for name in names)
 
 
-def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str, may_be_shallow: bool) -> Scaling | None:
+def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str, range_may_be_unused: bool) -> Scaling | None:
     """What was done to images of more than 8 bits. Raises UserError for a range that is given in vain."""
     scaling = scaled(counts, config.range, key)
-    if scaling is None and config.range is not None and not may_be_shallow:
+    if scaling is None and config.range is not None and not range_may_be_unused:
         raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
     return scaling
 

@@ -20,8 +20,8 @@ from rayfed_ssl.data.column_values import Empty, Unnamed, Values, gaps
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
 from rayfed_ssl.data.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
+from rayfed_ssl.data.ownership import numbered_clients, numbered_groups, shared_notes
 from rayfed_ssl.data.source_notes import Line
-from rayfed_ssl.data.whose import numbered_clients, numbered_groups, shared_notes
 
 NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
 NO_LABEL = "label: unlabelled"

@@ -32,7 +32,7 @@ from rayfed_ssl.base.lock import locked
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
-from rayfed_ssl.data.decode import Decoded, Form
+from rayfed_ssl.data.decode import Decoded, ImageForm
 from rayfed_ssl.data.decoding import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import Images, Listing
 from rayfed_ssl.data.source_notes import HeldOut
@@ -50,6 +50,7 @@ NOTICED = (
     "windowed",
     "grey",
 )  # what of ``Decoded`` is counted
+FIELDS = {"deep": "high_bit_depth"}  # of ``Decoded``, where store files have another word
 MISFITS = ("clipped", "narrow", "spiked")  # and of which the values are kept
 
 
@@ -79,7 +80,7 @@ class Traits:
 
     def add(self, row: int, image: Decoded) -> None:
         for trait in NOTICED:
-            if getattr(image, trait):
+            if getattr(image, FIELDS.get(trait, trait)):
                 self.counts[trait] += 1
         for kind, rows in self.rows.items():
             if (values := getattr(image, kind)) is not None:
@@ -113,7 +114,7 @@ def default_cache() -> Path:
 def cached(
     path: Path,
     listing: Callable[[], Listing],
-    form: Form,
+    form: ImageForm,
     skip_bad: bool,
     key: str = "data",
     skipping: str = "set data.on_bad_image=skip",
@@ -228,7 +229,7 @@ def _checks(pixels: NDArray[np.uint8], *columns: NDArray[Any] | None) -> list[in
 
 
 def _write(
-    path: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str, root: Path | None
+    path: Path, listing: Listing, form: ImageForm, skip_bad: bool, key: str, skipping: str, root: Path | None
 ) -> None:
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
@@ -296,7 +297,7 @@ def _misfits(rows: dict[int, tuple[float, float]], listing: Listing | None) -> M
     return Misfits(len(rows), low, high, dict(names))
 
 
-def _decode_to(raw: Path, listing: Listing, form: Form, skip_bad: bool, key: str, skipping: str) -> _Made:
+def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key: str, skipping: str) -> _Made:
     """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded."""
     made = _Made(
         np.zeros(len(listing.labels), dtype=np.bool_),

@@ -31,7 +31,7 @@ UNKNOWN = {"na", "n/a", "nan", "null", "none"}  # in a column of numbers, in any
 
 
 @dataclass(frozen=True)
-class Table:
+class CellTable:
     """The cells of a file, (n rows) x (columns), and the line of the file that each row begins in."""
 
     file: Path
@@ -58,7 +58,7 @@ class Table:
         return f"line {self.lines[row]} of {self.file}"
 
 
-def read_table(file: Path, key: str) -> Table:
+def read_table(file: Path, key: str) -> CellTable:
     """The table. Raises UserError for what is none, and for a row with other cells than the first has."""
     shown = printable(file)
     before = csv.field_size_limit(LONGEST_CELL)
@@ -83,7 +83,7 @@ def read_table(file: Path, key: str) -> Table:
     for row, line in zip(rows[1:], lines[1:], strict=True):
         if len(row) != len(names):
             raise UserError(f"{key}.path: line {line} of {shown} has {len(row)} cells, its first {len(names)}")
-    return Table(file, names, rows[1:], lines[1:])
+    return CellTable(file, names, rows[1:], lines[1:])
 
 
 def _delimiter(lines: Iterable[str]) -> tuple[str, bool]:

@@ -34,7 +34,8 @@ from rayfed_ssl.evaluation.transfer import TRANSFER
 SWITCH = "RAYFED_SSL_EVALUATIONS"
 OFF = "off"
 CODE = (
-    "base", "data", "evaluation", "models", "federated/bench.py", "federated/initial.py", "federated/measured_rows.py",
+    "base", "data", "evaluation", "models", "federated/bench.py", "federated/initial_weights.py",
+    "federated/measured_rows.py",
 )  # fmt: skip
 """Whose source decides."""
 VERSIONS = ("torch", "numpy", "scipy", "scikit-learn", "torchvision", "timm")

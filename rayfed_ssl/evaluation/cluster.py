@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import seed_of
 from rayfed_ssl.evaluation.material import Material
@@ -18,7 +18,7 @@ from rayfed_ssl.evaluation.pixels import shares
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.standard import one_thread
 
-_metrics, _clusters = Late("sklearn.metrics"), Late("sklearn.cluster")
+_metrics, _clusters = LazyModule("sklearn.metrics"), LazyModule("sklearn.cluster")
 
 
 class ClusterConfig(Block):

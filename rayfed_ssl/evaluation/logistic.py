@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 
 Array = NDArray[np.float64]
 LARGE = 2**28
@@ -26,8 +26,8 @@ bit."""
 TOLERANCE, MOST_STEPS, MOST_SEARCHES = 1e-4, 1000, 50  # of scikit-learn's logistic regression; MOST_STEPS is ours
 PROBES = 64  # features whose gradient is looked at first
 
-_linear_model, _special = Late("sklearn.linear_model"), Late("scipy.special")
-_linalg, _optimize = Late("scipy.linalg"), Late("scipy.optimize")
+_linear_model, _special = LazyModule("sklearn.linear_model"), LazyModule("scipy.special")
+_linalg, _optimize = LazyModule("scipy.linalg"), LazyModule("scipy.optimize")
 
 
 class Classifier(Protocol):

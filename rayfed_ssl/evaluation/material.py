@@ -33,14 +33,14 @@ def own_tag(tag: str, client: int) -> str:
     return f"{OWN}{tag}@{client}"
 
 
-def by_client(subject: int | None, values: Mapping[str, float]) -> dict[int | None, dict[str, float]]:
-    """An encoder's values by whom they are of: ``subject`` (None: the global encoder), or the client on whose own test
+def by_client(holder: int | None, values: Mapping[str, float]) -> dict[int | None, dict[str, float]]:
+    """An encoder's values by whom they are of: ``holder`` (None: the global encoder), or the client on whose own test
     images they were measured; there ``own_knn@3`` is ``own_knn`` of client 3.
     """
-    found: dict[int | None, dict[str, float]] = {subject: {}}
+    found: dict[int | None, dict[str, float]] = {holder: {}}
     for key, value in values.items():
         tag, of_client, client = key.partition("@")
-        found.setdefault(int(client) if of_client else subject, {})[tag] = value
+        found.setdefault(int(client) if of_client else holder, {})[tag] = value
     return found
 
 

@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 
 Metric = Literal["accuracy", "balanced_accuracy", "auc"]
 ACCURACY: Metric = "accuracy"
-_sklearn = Late("sklearn.metrics")
+_sklearn = LazyModule("sklearn.metrics")
 
 
 def accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:

@@ -33,7 +33,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.copies import of_one_colour
-from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.decode import ImageForm
 from rayfed_ssl.data.decoded_notes import of_table
 from rayfed_ssl.data.decoding import decoded_blocks
 from rayfed_ssl.data.folder_images import has_client_folders
@@ -42,7 +42,7 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.store import Traits
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.bench import resolve_device
-from rayfed_ssl.models.transform import DEEP, as_input, in_yaml
+from rayfed_ssl.models.transform import HIGH_BIT_DEPTH, as_input, in_yaml
 from rayfed_ssl.settings.located import columns_in_block, located_of_run
 
 BLOCK = 64  # images per forward pass
@@ -120,7 +120,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _form(encoder: RunEncoder, source: SourceConfig | None) -> Form:
+def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
     """What images are brought to: what the run brought its own to. A block may say the range of images of more than 8
     bits where the run had none of them. Raises UserError for one that says otherwise.
     """
@@ -129,7 +129,7 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> Form:
         return form
     known: dict[str, object] = {"image_size": form.size, "channels": form.channels, "fit": form.fit}
     known["background"] = form.background
-    if form.range is not None or encoder.file.description["input"].get(DEEP):
+    if form.range is not None or encoder.file.description["input"].get(HIGH_BIT_DEPTH):
         known["range"] = form.range
     for name, value in known.items():
         if name in source.model_fields_set and (found := getattr(source, name)) != value:

@@ -25,7 +25,7 @@ from typing import Any
 from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.exporting import alone
+from rayfed_ssl.exporting import standalone
 from rayfed_ssl.exporting.card import UNKNOWN, card
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.exporting.programs import FEATURES, IMAGES, check_installed, write_export, write_onnx, write_torchscript
@@ -43,7 +43,7 @@ RESIZED = {
 
 
 @dataclass(frozen=True)
-class Form:
+class ExportFormat:
     """A way to export: the program's file, what writes it and says how far its features are off, and what else lies
     beside it."""
 
@@ -54,10 +54,10 @@ class Form:
 
 
 FORMS = {
-    "torch": Form("model.pt2", write_export, values=True),
-    "onnx": Form("model.onnx", write_onnx),
-    "torchscript": Form("model.pt", write_torchscript),
-    "hub-folder": Form("model.pt2", write_export, values=True, hub=True),
+    "torch": ExportFormat("model.pt2", write_export, values=True),
+    "onnx": ExportFormat("model.onnx", write_onnx),
+    "torchscript": ExportFormat("model.pt", write_torchscript),
+    "hub-folder": ExportFormat("model.pt2", write_export, values=True, hub=True),
 }
 
 
@@ -103,7 +103,7 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
             write_json(place / "config.json", _config(encoder, chosen), within=place)
             if chosen.values:
                 shutil.copyfile(encoder.file.values, place / VALUES)
-                shutil.copyfile(alone.__file__, place / "encoder.py")
+                shutil.copyfile(standalone.__file__, place / "encoder.py")
             if chosen.hub:
                 if encoder.transform.fit != "pad":  # which none of transformers' words says
                     write_json(place / "preprocessor_config.json", _preprocessor(encoder), within=place)
@@ -117,7 +117,7 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
     return Exported(folder, files, difference)
 
 
-def _check_is_no_file(folder: Path, form: Form) -> None:
+def _check_is_no_file(folder: Path, form: ExportFormat) -> None:
     """Raise UserError for a folder with the suffix of a file that lies in one."""
     suffixes = {Path(name).suffix for name in (VALUES, *(one.program for one in FORMS.values()))}
     if folder.suffix.lower() in suffixes:
@@ -168,7 +168,7 @@ def _remove_left_over(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _config(encoder: RunEncoder, form: Form) -> dict[str, object]:
+def _config(encoder: RunEncoder, form: ExportFormat) -> dict[str, object]:
     """How to build the encoder, and what its input is; ``load_exported(folder, "config")`` reads it."""
     described = {key: value for key, value in encoder.file.description.items() if key not in ("values", "input")}
     given: dict[str, Any] = {

@@ -64,7 +64,9 @@ def use_of(encoder: RunEncoder, form: str) -> str:
     side, channels = encoder.transform.image_size, encoder.transform.channels
     said = {"side": side, "channels": channels, "dim": encoder.module.dim}
     colour = "grey" if channels == 1 else "RGB"
-    range = encoder.transform.range
-    deep = "each one's own smallest and largest value" if range is None else f"the range {range[0]:g} to {range[1]:g}"
+    value_range = encoder.transform.range
+    scaled_by = "each one's own smallest and largest value"
+    if value_range is not None:
+        scaled_by = f"the range {value_range[0]:g} to {value_range[1]:g}"
     square = SQUARES[encoder.transform.fit]
-    return f"{TEXTS[form].format(**said)}\n\n{SQUARE.format(side=side, colour=colour, range=deep, square=square)}"
+    return f"{TEXTS[form].format(**said)}\n\n{SQUARE.format(side=side, colour=colour, range=scaled_by, square=square)}"

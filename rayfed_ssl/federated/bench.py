@@ -24,7 +24,7 @@ from rayfed_ssl.evaluation.outcomes import Counts, Tally
 from rayfed_ssl.evaluation.pixels import SIDE, flattened
 from rayfed_ssl.federated.device_images import DeviceImages, device_memory
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.measured_rows import labels_of, train_rows
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.steps import StepMaker
@@ -68,7 +68,7 @@ class Workbench:
         self.recipe = config.augment.recipe()
         self.published: dict[str, Any] = {} if published is None else published
         self.images_read = 0  # source images that went through the operation at work, once per pass
-        self._initial = Initial(config, federation)
+        self._initial = InitialWeights(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}
         self._common: dict[tuple[str, int | None], Weights] = {}  # by encoder and classes, what all clients begin with
         self._untrained: dict[tuple[str, tuple[int, ...]], dict[str, float]] = {}

@@ -166,7 +166,7 @@ class EncoderClient(Generic[Config]):
         unpack(weights, self.network)
         if self.target is not None:
             own = self.state.get("target") if self.config.keeps_target else target
-            unpack(pack(*followed(self.network)) if own is None else own, *followed(self.target))
+            unpack(pack(*target_modules(self.network)) if own is None else own, *target_modules(self.target))
 
     def load_own(self) -> None:
         """Take this client's own model and target: those of its last round, or the initial values."""
@@ -187,7 +187,7 @@ class EncoderClient(Generic[Config]):
         found = {"weights": self.weights}
         if self.config.averages_target:
             assert self.target is not None
-            found["target"] = pack(*followed(self.target))
+            found["target"] = pack(*target_modules(self.target))
         return found
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class EncoderClient(Generic[Config]):
     def _keep_objectives_state(self) -> None:
         """Keep the momentum target and the objective's memory for the next round, where they last."""
         if self.target is not None and self.config.keeps_target:
-            self.state["target"] = pack(*followed(self.target))
+            self.state["target"] = pack(*target_modules(self.target))
         if self._memory is not None and self.objective.keeps_memory:
             self.state["memory"] = {name: tensor.cpu().numpy() for name, tensor in self._memory.tensors.items()}
 
@@ -377,6 +377,6 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | N
     optimizer.step()
 
 
-def followed(network: Network) -> list[nn.Module]:
+def target_modules(network: Network) -> list[nn.Module]:
     """The parts a momentum target follows: encoder, projector and calibration, not the predictor."""
     return [part for part in (network.encoder, network.projector, network.calibration) if part is not None]

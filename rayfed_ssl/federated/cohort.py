@@ -17,6 +17,7 @@ import numpy as np
 
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.clock import Clock, Exchange
+from rayfed_ssl.federated.failure_policy import FailurePolicy
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import (
@@ -38,8 +39,7 @@ from rayfed_ssl.federated.messages import (
     take_qualified,
 )
 from rayfed_ssl.federated.plugin import ServerPlugin
-from rayfed_ssl.federated.results import Evaluated, Subject
-from rayfed_ssl.federated.setbacks import Setbacks
+from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.settings.run import RunSettings
 
 ADDED = ("images", "seconds")  # measurements of operations that are summed over a round
@@ -59,7 +59,7 @@ class Cohort(abc.ABC):
         self.compared_features: dict[int, Mapping[str, np.ndarray]] = {}  # client -> comparison -> (n, D)
         self.dropped: list[ClientError] = []  # of this round
         self.on_drop: Callable[[ClientError], None] = lambda error: None  # called when it happens
-        self.setbacks = Setbacks(len(federation.clients))
+        self.failure_policy = FailurePolicy(len(federation.clients))
         self.every_client_failed = False  # every client asked in this round failed
         self.published: dict[str, Any] = {}
         self.clock: Clock | None = None  # decides who replies in time, where clients are unequal or unreliable
@@ -93,7 +93,7 @@ class Cohort(abc.ABC):
         """Commit: only now do the round's new states replace the old ones. Raises as :meth:`check_read`."""
         self.check_read()
         if not self.every_client_failed and any(client != SERVER for client in self.metrics):
-            self.setbacks.succeeded()
+            self.failure_policy.succeeded()
         for plugin in self.plugins.values():
             plugin.end_round(self.round)
         self.metrics = dict(sorted(self.metrics.items()))  # whoever replied first
@@ -314,7 +314,7 @@ class Cohort(abc.ABC):
         """
         self.every_client_failed = True
         who, last = {error.client for error in self.dropped}, self.round == self.config.train.rounds
-        if self.round == 0 or self.setbacks.failed(who, last=last):
+        if self.round == 0 or self.failure_policy.failed(who, last=last):
             return self.dropped[-1]
         return self._void("every client that was asked failed")
 
@@ -389,7 +389,7 @@ class Cohort(abc.ABC):
         """Take a checkpoint's states in place of the committed ones."""
 
     @abc.abstractmethod
-    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
+    def evaluate(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
         """Start evaluating these encoders as they are now, beside what follows."""
 
     @abc.abstractmethod

@@ -13,13 +13,13 @@ Evaluated = tuple[int, int | None, dict[str, float]]  # round, client (None: glo
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedEncoder:
     """An encoder to evaluate or export: the global one (weights given), or a client's own (kept in its state under
     ``model``).
     """
 
     client: int | None
-    encoder: str
+    architecture: str
     weights: Weights | None = None
     classes: int | None = None  # of the classifier in ``model``, where a client has a task of its own
     holders: tuple[int, ...] = ()  # clients that hold these very weights: measured once, on all clients' own tests
@@ -33,4 +33,4 @@ class ClientMatrix(NamedTuple):
     columns: str
 
 
-PIXELS = Subject(None, "pixels")  # evaluated once per run, before the first round
+PIXELS = EvaluatedEncoder(None, "pixels")  # evaluated once per run, before the first round

@@ -10,7 +10,7 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.messages import TRAINS
-from rayfed_ssl.federated.results import ClientMatrix, Subject
+from rayfed_ssl.federated.results import ClientMatrix, EvaluatedEncoder
 from rayfed_ssl.federated.sampling import selected
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
@@ -151,17 +151,17 @@ class MethodServer(Generic[Config]):
         """The workload of one `fit` over the client's shard, and of a reply of the sizes of these values."""
         return Workload(self.fit_batches(client).images, sizes(replied))
 
-    def subjects(self) -> list[Subject]:
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
         """The encoders this method ends with. By default the global one."""
-        return [Subject(None, self.common_encoder, self.weights)]
+        return [EvaluatedEncoder(None, self.common_encoder, self.weights)]
 
-    def subjects_before(self) -> list[Subject]:
+    def evaluated_before(self) -> list[EvaluatedEncoder]:
         """What round 0 evaluates: the same encoders, untrained."""
-        return self.subjects()
+        return self.evaluated_encoders()
 
-    def own_subjects(self) -> list[Subject]:
+    def own_encoders(self) -> list[EvaluatedEncoder]:
         """One encoder per client, for methods whose clients keep their own."""
-        return [Subject(c, self.config.clients.encoder(c)) for c in self.setup.clients]
+        return [EvaluatedEncoder(c, self.config.clients.encoder(c)) for c in self.setup.clients]
 
     def notes(self) -> Sequence[Note | str]:
         """Lines worth saying once, before the first round: what an exchange costs, say. ``run --check`` asks for them

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rayfed_ssl.base.weights import Weights, pack
-from rayfed_ssl.federated.client import followed
+from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import WireSize
 from rayfed_ssl.settings.run import RunSettings
 
@@ -33,9 +33,9 @@ class Setup:
         return self._size("network", encoder, self.initial)
 
     def target_size(self, encoder: str) -> WireSize:
-        """What follows a network of an architecture as its momentum target (``client.followed``), as it crosses."""
-        network = Initial(self.config, self.federation).network
-        return self._size("target", encoder, lambda name: pack(*followed(network(name))))
+        """What follows a network of an architecture as momentum target (``client.target_modules``), as it crosses."""
+        network = InitialWeights(self.config, self.federation).network
+        return self._size("target", encoder, lambda name: pack(*target_modules(network(name))))
 
     def _size(self, what: str, encoder: str, made: Callable[[str], Weights]) -> WireSize:
         """The size of an architecture's values, which are made once for it and not kept."""

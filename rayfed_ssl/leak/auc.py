@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 
-_stats, _optimize = Late("scipy.stats"), Late("scipy.optimize")
+_stats, _optimize = LazyModule("scipy.stats"), LazyModule("scipy.optimize")
 Scores = NDArray[np.float64]
 Z = 1.959963984540054  # of a 95% interval
 EDGE = 1e-12  # from 0 and 1, which solve Newcombe's equation where the area is one of them
 
 
 @dataclass(frozen=True)
-class Told:
+class AucEstimate:
     """``auc`` with its 95% interval, its standard error, and the true-positive rate at 1% false positives."""
 
     auc: float
@@ -62,7 +62,7 @@ def true_positives(members: Scores, others: Scores, false_positives: float = 0.0
     return float((members > threshold).mean())
 
 
-def told(members: Scores, others: Scores) -> Told:
+def estimate_auc(members: Scores, others: Scores) -> AucEstimate:
     """The area with an interval on the logit scale, logit(A) +- 1.96 se / (A (1 - A)), which stays within [0, 1].
 
     Where the area is 0 or 1, or nothing varies, the standard error is 0 and says nothing: then the interval is
@@ -81,8 +81,8 @@ def told(members: Scores, others: Scores) -> Told:
     if 0 < a < 1 and error:
         centre, half = math.log(a / (1 - a)), Z * error / (a * (1 - a))
         low, high = (1 / (1 + math.exp(-x)) for x in (centre - half, centre + half))
-        return Told(a, low, high, error, tpr)
-    return Told(a, *newcombe(a, m, n), error, tpr)
+        return AucEstimate(a, low, high, error, tpr)
+    return AucEstimate(a, *newcombe(a, m, n), error, tpr)
 
 
 def newcombe(a: float, m: int, n: int) -> tuple[float, float]:

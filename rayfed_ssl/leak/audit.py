@@ -26,12 +26,12 @@ from rayfed_ssl.base.weights import Weights, layout_of, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.feature_skew import corrupted
 from rayfed_ssl.data.images import Images
-from rayfed_ssl.federated.client import EncoderClient, followed
+from rayfed_ssl.federated.client import EncoderClient, target_modules
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.uploads import Correlation, Entries, PublicOutputs, Upload
-from rayfed_ssl.leak.auc import Told, told
+from rayfed_ssl.leak.auc import AucEstimate, estimate_auc
 from rayfed_ssl.leak.loss import losses, taking_features
-from rayfed_ssl.leak.replay import Heard, Tap
+from rayfed_ssl.leak.replay import RecordedExchange, RecordingWorker
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
@@ -69,7 +69,7 @@ class Finding:
     field: str
     score: str
     members: int
-    found: Told
+    found: AucEstimate
 
 
 def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Sets:
@@ -164,27 +164,27 @@ def gained(before: Scored, after: Scored) -> Scored:
 class Audit:
     """The scores of one client's messages of one round."""
 
-    def __init__(self, tap: Tap, client: int, round: int, sets: Sets) -> None:
-        self.tap, self.client, self.round, self.sets = tap, client, round, sets
-        self.config = tap.config
-        rows = [*(METHODS[plugin.name] for plugin in self.config.active_plugins), tap.method]
+    def __init__(self, worker: RecordingWorker, client: int, round: int, sets: Sets) -> None:
+        self.worker, self.client, self.round, self.sets = worker, client, round, sets
+        self.config = worker.config
+        rows = [*(METHODS[plugin.name] for plugin in self.config.active_plugins), worker.method]
         self.uploads: dict[str, Upload] = {field: upload for row in rows for field, upload in row.uploads.items()}
 
-    def findings(self, heard: Sequence[Heard]) -> Iterator[Finding]:
+    def findings(self, recorded: Sequence[RecordedExchange]) -> Iterator[Finding]:
         """A finding per field that is weights or whose method says what it is; see :meth:`scores`."""
-        for field, score, scored in self.scores(heard):
+        for field, score, scored in self.scores(recorded):
             members, others = (scored(rows).cpu().double().numpy() for rows in (self.sets.members, self.sets.others))
-            result = told(members, others)
+            result = estimate_auc(members, others)
             yield Finding(self.client, self.round, field, score, len(members), result)
 
-    def scores(self, heard: Sequence[Heard]) -> Iterator[tuple[str, str, Scored]]:
-        """(field, the score in words, the score) of every attack on what was heard, after what can know nothing."""
-        uploaded = [one.reply["weights"] for one in heard if isinstance(one.reply.get("weights"), Weights)]
-        begun = self.tap.initial(self.encoder, self.classes, self.client)
+    def scores(self, recorded: Sequence[RecordedExchange]) -> Iterator[tuple[str, str, Scored]]:
+        """(field, the score in words, the score) of every attack on what was recorded, after what can know nothing."""
+        uploaded = [one.reply["weights"] for one in recorded if isinstance(one.reply.get("weights"), Weights)]
+        begun = self.worker.initial(self.encoder, self.classes, self.client)
         yield UNTRAINED, AGREEMENT, self.agreeing(begun)
         if any(map(self.has_loss, uploaded)):
             yield UNTRAINED, LOSS, self.losing(begun)
-        for exchange in heard:
+        for exchange in recorded:
             reply = exchange.reply
             sent, got = exchange.message.get("weights"), reply.get("weights")
             if isinstance(got, Weights):
@@ -214,22 +214,22 @@ class Audit:
 
     def has_loss(self, weights: Weights) -> bool:
         """Whether the run's objective has a loss on these: they have its heads, and labels are the data set's."""
-        network = self.tap.network(self.encoder, AUDITED, self.classes)
-        numbered = self.tap.federation.tasks is None or not self._as_client.objective.labelled
+        network = self.worker.network(self.encoder, AUDITED, self.classes)
+        numbered = self.worker.federation.tasks is None or not self._as_client.objective.labelled
         return numbered and weights.layout == layout_of(network)
 
     def losing(self, weights: Weights) -> Scored:
         """How low the objective's loss is on an image among some of the reference: minus that loss."""
         client, beside = self._as_client, self._beside()
-        objective, labels = client.objective, self.tap.federation.dataset.train.labels
+        objective, labels = client.objective, self.worker.federation.dataset.train.labels
         views, by_features = max(VIEWS, client.objective.views), client.objective.by_features
 
         def known(rows: np.ndarray) -> Tensor:
-            return torch.from_numpy(labels[rows]).to(self.tap.device)
+            return torch.from_numpy(labels[rows]).to(self.worker.device)
 
         def scored(rows: np.ndarray) -> Tensor:
             network = self._network(weights)
-            draws = generator(self.config.seed, "leak", "loss", device=self.tap.device)
+            draws = generator(self.config.seed, "leak", "loss", device=self.worker.device)
             look = network.represent if by_features else Tensor.contiguous
             others = next(self._looked(look, self._clients_pixels(beside), views))
             found, done = [], 0
@@ -256,7 +256,7 @@ class Audit:
 
         matrix, reference = upload.matrix(client, uploaded).double(), z(self.sets.reference).double()
         expected = torch.einsum("vnd,vne->de", reference, reference) / (reference.shape[0] * reference.shape[1])
-        images = len(self.tap.federation.shards[self.client]["train"])
+        images = len(self.worker.federation.shards[self.client]["train"])
         return lambda rows: in_correlation(matrix - expected, z(rows), images)
 
     def lookup(self, weights: Weights, entries: np.ndarray) -> Scored:
@@ -266,11 +266,12 @@ class Audit:
 
     def public(self, reply: Mapping[str, Any], field: str, upload: PublicOutputs) -> Scored:
         """Outputs for public images: a linear map onto them from the untrained encoder's features of those."""
-        public = self.tap.federation.public
+        public = self.worker.federation.public
         assert public is not None
         rows_sent = reply[field] if upload.rows is None else upload.rows(reply)
-        begun = self.tap.initial(self.encoder, self.classes)  # the server's own: it never sees what a client began with
-        pixels = self.tap.images(public.pixels, upload.positions(self.config, self.round, len(public)))
+        # the server's own: it never sees what a client began with
+        begun = self.worker.initial(self.encoder, self.classes)
+        pixels = self.worker.images(public.pixels, upload.positions(self.config, self.round, len(public)))
         reference = self._through(self._network(begun), pixels, 0, projected=False)[0].cpu()
         w = surrogate(reference, torch.from_numpy(np.array(rows_sent, np.float64)), RIDGE)
         return lambda rows: agreement(self.features(begun, rows).double().cpu() @ w)
@@ -288,22 +289,22 @@ class Audit:
 
     def _clients_pixels(self, rows: np.ndarray) -> Tensor:
         """(n, C, S, S) uint8 on the device."""
-        return self.tap.images(self._as_the_clients(rows))
+        return self.worker.images(self._as_the_clients(rows))
 
     def _as_the_clients(self, rows: np.ndarray) -> np.ndarray:
         """(n, S, S, C) training images; those that no client holds with the corruption that the client's have."""
-        train, split = self.tap.federation.dataset.train, self.config.data.partition
+        train, split = self.worker.federation.dataset.train, self.config.data.partition
         found = np.asarray(train.pixels[rows])
         if (change := split.corruption(self.client)) is not None:
             found = found.copy()
-            for at in np.flatnonzero(~np.isin(rows, self.tap.federation.shards[self.client]["train"])):
+            for at in np.flatnonzero(~np.isin(rows, self.worker.federation.shards[self.client]["train"])):
                 found[at] = corrupted(found[at], int(rows[at]), change, split.split_seed(self.config.seed))
         return found
 
     def _network(self, weights: Weights) -> Network:
         """With these weights: a client's, or its momentum target's, which has no other heads."""
-        network = self.tap.network(self.encoder, AUDITED, self.classes)
-        parts = followed(network)
+        network = self.worker.network(self.encoder, AUDITED, self.classes)
+        parts = target_modules(network)
         unpack(weights, *(parts if layout_of(*parts) == weights.layout else [network]))
         network.eval()
         return network
@@ -314,7 +315,7 @@ class Audit:
 
     @property
     def _as_client(self) -> EncoderClient[Any]:
-        return self.tap.client(self.tap.method.client, self.client, self.round, "audit", {})
+        return self.worker.client(self.worker.method.client, self.client, self.round, "audit", {})
 
     def _through(self, network: Network, pixels: Tensor, views: int, projected: bool) -> Tensor:
         look = network.project if projected else network.represent
@@ -323,10 +324,10 @@ class Audit:
     @torch.no_grad()
     def _looked(self, look: Callable[[Tensor], Tensor], pixels: Tensor, views: int) -> Iterator[Tensor]:
         """(V, B, ..) what ``look`` makes of the views of some images at a time; ``views`` 0: of the clean images."""
-        draws = generator(self.config.seed, "leak", "views", device=self.tap.device)
+        draws = generator(self.config.seed, "leak", "views", device=self.worker.device)
         for part in torch.split(pixels, BATCH):
-            made = augment(part, self.tap.recipe, draws, views).chunk(views) if views else (self.tap.clean(part),)
-            yield torch.stack([look(v.contiguous(memory_format=self.tap.memory_format)) for v in made])
+            made = augment(part, self.worker.recipe, draws, views).chunk(views) if views else (self.worker.clean(part),)
+            yield torch.stack([look(v.contiguous(memory_format=self.worker.memory_format)) for v in made])
 
 
 def summary(findings: Sequence[Finding]) -> dict[tuple[str, str], dict[str, float]]:
@@ -342,9 +343,9 @@ def suspicious(findings: Sequence[Finding]) -> list[Finding]:
     return [f for f in findings if f.field == UNTRAINED and not f.found.low <= 0.5 <= f.found.high]
 
 
-def unaudited(heard: Sequence[Heard], findings: Sequence[Finding]) -> list[str]:
+def unaudited(recorded: Sequence[RecordedExchange], findings: Sequence[Finding]) -> list[str]:
     """Fields that crossed and that no attack here reads."""
-    fields = {field for one in heard for field in one.reply}
+    fields = {field for one in recorded for field in one.reply}
     return sorted(fields - {one.field for one in findings})
 
 

@@ -26,7 +26,7 @@ KEPT = ("config.yaml", "environment.json", "partition.parquet", "imports", "metr
 
 
 @dataclass(frozen=True)
-class Heard:
+class RecordedExchange:
     """One exchange with one client: what the server sent, and what the client replied. ``round`` is when it began,
     which a reply to FedBuff may be used long after.
     """
@@ -38,24 +38,24 @@ class Heard:
     reply: Mapping[str, Any]
 
 
-class Tap(Worker):
-    """A worker that keeps what some clients send, and who is at work at all, while it listens."""
+class RecordingWorker(Worker):
+    """A worker that keeps what some clients send, and who is at work at all, while it records."""
 
     def __init__(self, config: RunConfig, federation: Federation) -> None:
         super().__init__(config, federation)
         self.clients: frozenset[int] = frozenset()
-        self.listening = False
+        self.recording = False
         self.present: set[int] = set()
-        self.heard: list[Heard] = []
+        self.recorded: list[RecordedExchange] = []
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
     ) -> tuple[OperationResult, State]:
         result, new = super().execute(operation, client, round, message, state, visit)
-        if self.listening and client != SERVER:
+        if self.recording and client != SERVER:
             self.present.add(client)
-        if self.listening and client in self.clients:
-            self.heard.append(Heard(round, client, operation, dict(message), dict(result.reply)))
+        if self.recording and client in self.clients:
+            self.recorded.append(RecordedExchange(round, client, operation, dict(message), dict(result.reply)))
         return result, new
 
 
@@ -65,12 +65,12 @@ def replayed(
     round: int,
     clients: Callable[[Federation], Sequence[int]],
     say: Callable[[str], None] = lambda line: None,
-) -> tuple[Tap, list[Heard]]:
+) -> tuple[RecordingWorker, list[RecordedExchange]]:
     """Repeat ``round`` of a run in this process, from its newest checkpoint before it; the folder stays as it is.
 
     Args:
         config: the run's own; its places may be others, where the same images and files lie.
-        clients: whom to listen to; not all of them need have taken part.
+        clients: whose exchanges to record; not all of them need have taken part.
         say: takes a line on how many rounds are repeated.
     Returns:
         The worker that repeated it, with its images and networks, and what the clients exchanged in that round.
@@ -88,28 +88,28 @@ def replayed(
         for _, path in before[-1:]:
             shutil.copytree(path, folder / "checkpoints" / path.name)
         first = before[-1][0] + 1 if before else 1
-        this = RunLoop(config, folder, _Listening, resume=True, report=lambda progress: None)
+        this = RunLoop(config, folder, _RecordingCohort, resume=True, report=lambda progress: None)
         try:
             check_same(config, run, this.federation)  # also where no round is left to go on from
             assert isinstance(this.cohort, LocalCohort)
-            tap = this.cohort.worker
-            assert isinstance(tap, Tap)
-            tap.clients = frozenset(clients(this.federation))
+            worker = this.cohort.worker
+            assert isinstance(worker, RecordingWorker)
+            worker.clients = frozenset(clients(this.federation))
             say(f"repeating round{'s' * (first < round)} {first}" + (f" to {round}" if first < round else ""))
             for t in range(this.start + 1, round + 1):
-                tap.listening = t == round
+                worker.recording = t == round
                 this.round(t)
-            return tap, tap.heard
+            return worker, worker.recorded
         finally:
             this.close()
 
 
-class _Listening(LocalCohort):
-    """Clients in this process, listened to."""
+class _RecordingCohort(LocalCohort):
+    """Clients in this process, whose exchanges are recorded."""
 
     def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
         super().__init__(config, federation, ledger)
-        self.worker: Worker = Tap(config, federation)
+        self.worker: Worker = RecordingWorker(config, federation)
 
     def conclude(self, operation: str, clients: Sequence[int]) -> None:
         """Nothing: what clients do by themselves after the last round is no message, nor do they take part in it."""

@@ -75,26 +75,26 @@ def leak(
     config = load_moved(run, changes, trust_imports=trust_imports)
 
     last = _finished_round(run, round)
-    tap, heard = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)
-    present = sorted(tap.present)
+    worker, recorded = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)
+    present = sorted(worker.present)
     if not present:
         raise UserError(
             f"--round: found {last}, in which no client took part, so nothing was sent; name one in which some did, "
             "as communication.parquet says"
         )
-    if absent := sorted(set(clients) - tap.present):
+    if absent := sorted(set(clients) - worker.present):
         raise UserError(
             f"--client: client {absent[0]} took no part in round {last}; who did: {', '.join(map(str, present))}"
         )
     findings: list[Finding] = []
-    chosen = list(dict.fromkeys(clients)) or [*islice(_enough(present, images, config.seed, tap.federation), 1)]
+    chosen = list(dict.fromkeys(clients)) or [*islice(_enough(present, images, config.seed, worker.federation), 1)]
     chosen = chosen or present[:1]  # who then says what is too few
     for client in chosen:
-        sets = draw_sets(tap.federation, client, images, config.seed)
-        exchanges = [one for one in heard if one.client == client]
-        findings += Audit(tap, client, last, sets).findings(exchanges)
+        sets = draw_sets(worker.federation, client, images, config.seed)
+        exchanges = [one for one in recorded if one.client == client]
+        findings += Audit(worker, client, last, sets).findings(exchanges)
         say(f"client {client}: {len(sets.members)} members, {len(sets.others)} others")
-    mine = [one for one in heard if one.client in chosen]
+    mine = [one for one in recorded if one.client in chosen]
     missed = unaudited(mine, findings)
     fewest = min((one.members for one in findings), default=0)
     null = null_deviation(fewest, fewest) if findings else float("nan")
@@ -123,7 +123,7 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whom(clients: Sequence[int], images: int, seed: int, federation: Federation) -> Sequence[int]:
-    """Whom to listen to. Raises UserError for clients that cannot be audited, before any round is repeated."""
+    """Whose exchanges to record. Raises UserError for clients that cannot be audited, before any round is repeated."""
     known = federation.clients
     for client in clients:
         if client not in known:

@@ -33,7 +33,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.models.network import Network
@@ -184,11 +184,11 @@ class Server(MethodServer[Config]):
     def encoder(self, client: int) -> str:
         return self.config.clients.encoder(client)
 
-    def subjects(self) -> list[Subject]:
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
         """The one global model, or, where there are several, each client with its architecture's."""
         if len(self.models) == 1:
-            return [Subject(None, encoder, weights) for encoder, weights in self.models.items()]
-        return [Subject(c, self.encoder(c), self.models[self.encoder(c)]) for c in self.setup.clients]
+            return [EvaluatedEncoder(None, encoder, weights) for encoder, weights in self.models.items()]
+        return [EvaluatedEncoder(c, self.encoder(c), self.models[self.encoder(c)]) for c in self.setup.clients]
 
 
 def check(config: RunSettings) -> None:

@@ -23,14 +23,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.linalg import canonical_r, polar_factor
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
-from rayfed_ssl.federated.results import ClientMatrix, Subject
+from rayfed_ssl.federated.results import ClientMatrix, EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import Correlation
@@ -38,7 +38,7 @@ from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
-_distance = Late("scipy.spatial.distance")
+_distance = LazyModule("scipy.spatial.distance")
 EPSILON = 1e-12  # under the root: the unsquared norm is 0/0 at an exact fit
 PAIRS_SHOWN = 16  # clients up to which every pair's distance is recorded
 
@@ -257,8 +257,8 @@ class Server(MethodServer[Config]):
     def round(self, t: int, cohort: Cohort) -> None:
         cohort.tell("train")  # what came back is in the bank
 
-    def subjects(self) -> list[Subject]:
-        return self.own_subjects()
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
+        return self.own_encoders()
 
 
 def footprint(config: RunSettings, images: int) -> ClientFootprint:

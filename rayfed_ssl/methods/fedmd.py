@@ -32,7 +32,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer, counting, pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload, local_batches
@@ -167,8 +167,8 @@ class Server(MethodServer[Config]):
         mean = cohort.mean("train", by=by, fields=("outputs",), **last)
         self.state |= {"consensus": mean["outputs"], "agreed": t}
 
-    def subjects(self) -> list[Subject]:
-        return self.own_subjects()
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
+        return self.own_encoders()
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:

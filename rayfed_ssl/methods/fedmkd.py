@@ -28,11 +28,11 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.client import EncoderClient, descend, followed
+from rayfed_ssl.federated.client import EncoderClient, descend, target_modules
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
 from rayfed_ssl.models.encoders import EncoderName
@@ -166,7 +166,7 @@ class Service(EncoderClient[Config]):
         self.metrics |= {"byol": float(means[0]), "distillation": float(means[1])}
         return {
             "student": pack(student),
-            "target": pack(*followed(target)),
+            "target": pack(*target_modules(target)),
             "attention": pack(attention),
             "mixtures": queues[0].cpu().numpy(),
             "students": queues[1].cpu().numpy(),
@@ -177,7 +177,7 @@ class Service(EncoderClient[Config]):
         options, dim = self.method, self.config.projection_dim
         self.load(state["student"])
         student, target = self.network.train(), self.bench.network(self.encoder, "target").train()
-        unpack(state.get("target") or pack(*followed(student)), *followed(target))
+        unpack(state.get("target") or pack(*target_modules(student)), *target_modules(target))
         attention = Attention(dim, options.attention_hidden, options.attention).to(self.bench.device)
         if "attention" in state:
             unpack(state["attention"], attention)
@@ -201,7 +201,7 @@ class Service(EncoderClient[Config]):
                 with torch.no_grad():
                     z_a, z_b = (anchor.project(view) for view in views)
             descend(optimizer, regression(p_a, z_b) + regression(p_b, z_a))
-        return {"target": pack(*followed(model))}
+        return {"target": pack(*target_modules(model))}
 
     def teacher(self, encoder: str, weights: Weights) -> tuple[Network, Weights]:
         """The module of a teacher's architecture, which all teachers that have it share: in eval mode, no gradient
@@ -256,9 +256,9 @@ class Server(MethodServer[Config]):
         )
         return student + len(clients) * aligned if t else 0
 
-    def subjects(self) -> list[Subject]:
-        student = Subject(None, student_encoder(self.config), self.state["student"]["student"])
-        return [student, *self.own_subjects()]
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
+        student = EvaluatedEncoder(None, student_encoder(self.config), self.state["student"]["student"])
+        return [student, *self.own_encoders()]
 
 
 def student_encoder(config: RunSettings) -> str:

@@ -35,7 +35,7 @@ from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import PublicOutputs
@@ -325,9 +325,9 @@ class Server(MethodServer[Options]):
             )
         return lines
 
-    def subjects(self) -> list[Subject]:
-        student = Subject(None, student_encoder(self.config), self.weights)
-        return [student] if shares_weights(self.config) else [student, *self.own_subjects()]
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
+        student = EvaluatedEncoder(None, student_encoder(self.config), self.weights)
+        return [student] if shares_weights(self.config) else [student, *self.own_encoders()]
 
 
 def check(config: RunSettings) -> None:

@@ -25,7 +25,7 @@ from pydantic import Field
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import named
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.method import Info, Method, unlabelled
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.models.network import Network
@@ -95,7 +95,7 @@ class Server(fedavg.Server[Config]):
     @cached_property
     def network(self) -> Network:
         """The common architecture, for the names and shapes of its tensors."""
-        return Initial(self.config, self.setup.federation).network(self.common_encoder)
+        return InitialWeights(self.config, self.setup.federation).network(self.common_encoder)
 
     def notes(self) -> list[Note]:
         rounds, warmup = self.config.train.rounds, self.method.warmup

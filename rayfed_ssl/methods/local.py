@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, anything
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import pretrain
 from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods.parts import tasks
@@ -53,8 +53,8 @@ class Server(tasks.TaskServer[Config]):
         if self.supervised:
             super().after_last_round(cohort)
 
-    def subjects(self) -> list[Subject]:
-        return super().subjects() if self.supervised else self.own_subjects()
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
+        return super().evaluated_encoders() if self.supervised else self.own_encoders()
 
     @property
     def supervised(self) -> bool:

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.client import EncoderClient, Loss, followed
+from rayfed_ssl.federated.client import EncoderClient, Loss, target_modules
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import TRAINS, Reply
 from rayfed_ssl.federated.method import Info, Method, only
@@ -91,7 +91,7 @@ class Client(EncoderClient[Config]):
         self.load(weights, target)
         self.remember()
         self.fit(self.loss(torch.tensor(centroids, device=self.bench.device)))
-        return {"weights": self.weights, "target": pack(*followed(self.target)), "centroids": self.centroids()}
+        return {"weights": self.weights, "target": pack(*target_modules(self.target)), "centroids": self.centroids()}
 
     def loss(self, centroids: Tensor) -> Loss:
         """The loss of a batch: agreement with the global ``centroids`` (G, D), and the turns' cross-entropy."""

@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models.base import Encoder, probe
 
-_models = Late("torchvision.models")
+_models = LazyModule("torchvision.models")
 SMALL = 96  # px; below, the stems for small images
 PATCHES = range(8, 17)  # a side, of a small image
 PATCHED = ("beit", "cait", "deit", "eva", "vision_transformer", "vision_transformer_relpos")  # timm's modules of them

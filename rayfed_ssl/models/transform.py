@@ -23,7 +23,7 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.decode import Background, Fit, Form, decode, decode_opened
+from rayfed_ssl.data.decode import Background, Fit, ImageForm, decode, decode_opened
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.data.sources import SourceConfig
@@ -36,7 +36,8 @@ ALLOWED = (
     "a Pillow image, a file's bytes or path, or an array: uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or uint16, "
     "float32 or float64 (H, W)"
 )
-RANGE, DEEP = "range_of_deep_images", "deep_images"  # keys of the json beside an encoder: whether its run had any
+# keys of the json beside an encoder: of images of more than 8 bits, the range, and whether its run had any
+RANGE, HIGH_BIT_DEPTH = "range_of_deep_images", "deep_images"
 WORDS = {"fit": get_args(Fit), "background": get_args(Background)}  # likewise, with what each may be
 NO_PIXELS = ("int64", "uint64", "uint32", "object")  # of grey images; more bits than 8 are read otherwise
 
@@ -62,8 +63,8 @@ def _check_array(pixels: NDArray[Any], position: int) -> None:
 
 def as_input(config: SourceConfig) -> dict[str, Any]:
     """What the json beside an encoder says, under ``input``, of how the images of its run became squares of 8 bits."""
-    deep = None if config.range is None else list(config.range)
-    return {"fit": config.fit, "background": config.background, RANGE: deep}
+    given = None if config.range is None else list(config.range)
+    return {"fit": config.fit, "background": config.background, RANGE: given}
 
 
 def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,9 +148,9 @@ class Transform:
         return cls.described(description, **config.model_dump(include={"range", "max_pixels", "fit", "background"}))
 
     @property
-    def form(self) -> Form:
+    def form(self) -> ImageForm:
         """What images are brought to before they are scaled and normalised."""
-        return Form(self.image_size, self.max_pixels, self.channels, self.range, self.fit, self.background)
+        return ImageForm(self.image_size, self.max_pixels, self.channels, self.range, self.fit, self.background)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

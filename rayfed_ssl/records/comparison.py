@@ -15,16 +15,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.records.crossed import SAME
 from rayfed_ssl.records.guarantee import Guarantee
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES, DrawnInterval, drawn_interval
 from rayfed_ssl.records.intervals import LEVEL
-from rayfed_ssl.records.judged import MARGIN, Judgement, judged
 from rayfed_ssl.records.one_run import Curve, OneRun
+from rayfed_ssl.records.significance import MARGIN, Judgement, judged
 
-_stats = Late("scipy.stats")
+_stats = LazyModule("scipy.stats")
 REACHED = 0.9  # of the way from the untrained encoder's accuracy to a run's own final one
 PREFERRED = ("linear", "knn", "fewshot", "task")  # of several scores, the first of these is the main one
 UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
@@ -77,7 +77,7 @@ class Difference:
         return None if self.low is None else SEEDS
 
     def judged(self, margin: float = MARGIN) -> Judgement | None:
-        """What it is called (see :mod:`rayfed_ssl.records.judged`); None without an interval."""
+        """What it is called (see :mod:`rayfed_ssl.records.significance`); None without an interval."""
         return None if self.interval is None else judged(*self.interval, margin)
 
 

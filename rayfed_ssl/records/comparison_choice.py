@@ -11,7 +11,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.evaluation import PROTOCOLS, Protocol
 from rayfed_ssl.records.comparison import Comparison, difference
-from rayfed_ssl.records.judged import APART, Judgement, margin_of, partly_by_chance
+from rayfed_ssl.records.significance import APART, Judgement, margin_of, partly_by_chance
 
 SMALLER = ("features/alignment", "features/uniformity")  # the better
 PREFIXES = {"select": "held-out labels", "features": "no labels"}

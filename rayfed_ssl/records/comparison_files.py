@@ -22,10 +22,10 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
 from rayfed_ssl.records.comparison_notes import leaked, notes
-from rayfed_ssl.records.drawn_images import test_images
 from rayfed_ssl.records.image_pairs import WHAT, DrawnInterval, drawn
-from rayfed_ssl.records.judged import APART, margin_of
+from rayfed_ssl.records.image_sampling import test_images
 from rayfed_ssl.records.leaked import Area
+from rayfed_ssl.records.significance import APART, margin_of
 
 NAME = "comparison"
 LATEX = {

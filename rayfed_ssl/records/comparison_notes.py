@@ -9,11 +9,11 @@ from typing import Any
 
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
-from rayfed_ssl.records.drawn_images import counted, held_out, not_counted
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
-from rayfed_ssl.records.judged import MARGIN
+from rayfed_ssl.records.image_sampling import counted, held_out, not_counted
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
+from rayfed_ssl.records.significance import MARGIN
 
 MOST_FOLDERS = 5  # of a row, named
 

@@ -14,10 +14,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.records.intervals import LEVEL
 
-_stats = Late("scipy.stats")
+_stats = LazyModule("scipy.stats")
 SAME = 1e-9  # differences that differ by less do so by rounding
 RULE_OF_THREE = 3.0  # / m: what m images among which none differs leave possible (Hanley and Lippman-Hand 1983)
 

@@ -50,7 +50,7 @@ def environment(
     the code a run brought along, ``files`` those of the other files it read, by key; ``scaled`` what was done to images
     of more than 8 bits, by configuration block; ``notes`` what it said before its first round: their
     texts and, as ``card_notes``, what a model card has of them. A run without public images of another source, without
-    files, deep images or notes, has no such key.
+    files, images of more than 8 bits or notes, has no such key.
     """
     revision, changed = git_revision()
     return {

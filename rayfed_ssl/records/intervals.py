@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 
-_stats = Late("scipy.stats")
+_stats = LazyModule("scipy.stats")
 LEVEL = 0.95  # of confidence
 SHARES = frozenset({"knn", "linear", "fewshot", "semi", "task"})  # protocols that count right answers
 OTHER_METRICS = ("_auc", "_balanced_accuracy")

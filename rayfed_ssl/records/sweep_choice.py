@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.records.comparison import difference
-from rayfed_ssl.records.judged import APART, MARGIN, Judgement
+from rayfed_ssl.records.significance import APART, MARGIN, Judgement
 
 INTERVAL = "the 95% interval of their paired differences over repeats (Student's t)"
 SHARES = ("accuracy.", "select.", "best.", "untrained.")  # metrics between 0 and 1
@@ -24,7 +24,7 @@ class Choice:
     """``ranking``: configurations with a score, the best first; ``finished``: those of them that ran to their end.
 
     ``level`` and ``apart``: the other finished configurations that are level with the winner, or not told apart from it
-    (:mod:`rayfed_ssl.records.judged`), by the interval of their paired differences over repeats. Of one training
+    (:mod:`rayfed_ssl.records.significance`), by the interval of their paired differences over repeats. Of one training
     of each those with its value are level. ``ahead``: those that are better by that interval, as may be where
     not the mean of repeats chooses. ``repeats``: trainings of each. ``margin``: the largest small difference.
     """

@@ -7,11 +7,11 @@ from typing import Any
 
 from rayfed_ssl.records.comparison import ordered
 from rayfed_ssl.report.measures import change, protocol_name, shown
-from rayfed_ssl.report.page import Cell, Table
+from rayfed_ssl.report.page import Cell, HtmlTable
 from rayfed_ssl.report.verdict import compared, mean, pairs, test_images
 
 
-def accuracy_table(summary: Mapping[str, Any], caption: str, began: str, *, keys: bool = True) -> Table | None:
+def accuracy_table(summary: Mapping[str, Any], caption: str, began: str, *, keys: bool = True) -> HtmlTable | None:
     """A row for each accuracy of ``summary``, which is a run's, or as a run's is; None where it has none.
 
     Args:
@@ -22,7 +22,7 @@ def accuracy_table(summary: Mapping[str, Any], caption: str, began: str, *, keys
     head = ["protocol", "raw pixels", began, "last round", "difference [95 %]"]
     if best := bool(summary.get("best")):
         head.append("best round")
-    return Table(caption, head, [row if best else row[:-1] for row in rows]) if rows else None
+    return HtmlTable(caption, head, [row if best else row[:-1] for row in rows]) if rows else None
 
 
 def accuracy_cell(summary: Mapping[str, Any], block: str, protocol: str, keys: bool = True) -> Cell:

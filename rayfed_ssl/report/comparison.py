@@ -16,14 +16,14 @@ from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, ordered, spread
 from rayfed_ssl.records.comparison_choice import SMALLER
 from rayfed_ssl.records.guarantee import guarantee
 from rayfed_ssl.records.image_pairs import WHAT, drawn
-from rayfed_ssl.records.judged import APART, judged, margin_of
 from rayfed_ssl.records.leaked import INTERVAL, largest
 from rayfed_ssl.records.one_run import OneRun, read_run
+from rayfed_ssl.records.significance import APART, judged, margin_of
 from rayfed_ssl.report.comparison_verdict import Row, by_seed, value_of, verdict
 from rayfed_ssl.report.features import WORDS
 from rayfed_ssl.report.formats import number, plural, size, span
 from rayfed_ssl.report.measures import DESCRIBED, axis, change, measure_name, scale, shown, subject, within
-from rayfed_ssl.report.page import Cell, Page, Section, Table, Tile, write
+from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Tile, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic_from_zero
 
 FILE = "comparison.json"
@@ -115,7 +115,7 @@ def _runs(folder: Path, row: Row, notes: list[str]) -> list[OneRun]:
     return found
 
 
-def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[Table]:
+def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[HtmlTable]:
     """One table with a column for each measure; none without one."""
     body = []
     for place, row in enumerate(rows):
@@ -133,7 +133,7 @@ def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[
     if counted:
         apart += f", and the interval that counts {listed(list(counted.values()))} too, by which it is judged"
     told = f"{caption}: mean over seeds ± deviation, {apart}"
-    return [Table(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
+    return [HtmlTable(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
 
 
 def _known(rows: Sequence[Row], key: str) -> bool:
@@ -168,7 +168,7 @@ def _promises(rows: Sequence[Row]) -> list[str]:
     return [f"{printable(name, 60)}: {sentence}." for name, sentence in known]
 
 
-def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
+def _costs(rows: Sequence[Row], scores: Sequence[str]) -> HtmlTable:
     main = scores[0] if scores else ""
     columns = {
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
@@ -185,10 +185,10 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> Table:
         for place, row in enumerate(rows)
         if row.get("runs")
     ]
-    return Table("What it cost: bytes of all clients, up and down", ["", *known], body)
+    return HtmlTable("What it cost: bytes of all clients, up and down", ["", *known], body)
 
 
-def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list[Table]:
+def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list[HtmlTable]:
     """The largest area of each row, where all runs were audited."""
     audits = {row["row"]: [run.audited for run in runs[row["row"]]] for row in trained}
     if not all(of and None not in of for of in audits.values()):
@@ -207,7 +207,7 @@ def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list
         "The largest area by which a message told members from others; 0.5 is chance, and of many areas the largest is "
         f"above it by chance. Its interval is {INTERVAL}"
     )
-    return [Table(caption, ["", "AUC [95 %]", "of"], body)]
+    return [HtmlTable(caption, ["", "AUC [95 %]", "of"], body)]
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

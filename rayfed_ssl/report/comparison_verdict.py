@@ -14,7 +14,7 @@ from typing import Any
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, difference
 from rayfed_ssl.records.comparison_choice import SMALLER, Order, in_order
-from rayfed_ssl.records.judged import APART, margin_of, partly_by_chance
+from rayfed_ssl.records.significance import APART, margin_of, partly_by_chance
 from rayfed_ssl.report.formats import plural
 from rayfed_ssl.report.measures import DESCRIBED, change, measure_name, shown, small, unit
 from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORDS, WORSE, Compared, Verdict, compared

@@ -43,7 +43,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Table:
+class HtmlTable:
     """``folded``: the words behind which it is hidden until asked for. ``beside``: among the figures."""
 
     caption: str
@@ -66,7 +66,7 @@ class Section:
     id: str
     title: str
     intro: str = ""
-    tables: list[Table] = field(default_factory=list)
+    tables: list[HtmlTable] = field(default_factory=list)
     drawings: list[Drawing] = field(default_factory=list)
     strips: list[Strip] = field(default_factory=list)
     settings: list[tuple[str, str]] = field(default_factory=list)

@@ -20,7 +20,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.evaluation import FrozenEncoder
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import exported_files, held_by
 from rayfed_ssl.simulation.resuming import check_same_images
@@ -79,7 +79,7 @@ def look(run: Path, *, trust_imports: bool = False) -> Look:
     before = None
     if config.model.start is None:
         classes = None if file.client is None else federation.task_classes(file.client)
-        network = Initial(config, federation).network(file.architecture, classes, client=file.client)
+        network = InitialWeights(config, federation).network(file.architecture, classes, client=file.client)
         before = _features(network.encoder, config, pixels)
     return Look(
         pixels, images.labels[rows], images.class_names, _features(encoder, config, pixels), before, file.stem,

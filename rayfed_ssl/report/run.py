@@ -23,7 +23,7 @@ from rayfed_ssl.report.accuracy_table import accuracy_cell, accuracy_table
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
 from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.measures import features_name, protocol_name, shown, subject
-from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
+from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
 from rayfed_ssl.report.verdict import DAMAGED, best_below_last, mean, verdict
@@ -201,7 +201,7 @@ def _clients(run: RunFolder, studio: Studio) -> Section:
         ]
         caption = f"Accuracy by client, last round{', the first 200' if len(clients) > CLIENTS else ''}"
         head = ["", *(protocol_name(name) for name in by_client)]
-        section.tables.append(Table(caption, head, rows, folded="Values by client"))
+        section.tables.append(HtmlTable(caption, head, rows, folded="Values by client"))
     if run.partition is None:
         section.absent.append("There is no partition.parquet, so who holds what is not known.")
     return section
@@ -219,7 +219,7 @@ def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports
             for name in described
         ]
         began = "started from" if "start" in run.summary else "untrained"
-        section.tables.append(Table("What describes the features", ["", began, "last round"], rows, beside=True))
+        section.tables.append(HtmlTable("What describes the features", ["", began, "last round"], rows, beside=True))
     if not images:
         section.absent.append(NO_IMAGES)
         return section
@@ -258,7 +258,7 @@ def _communication(run: RunFolder, studio: Studio) -> Section:
         ]
         caption = "Bytes of all clients and rounds by message field"
         head = ["field (operation)", "direction", "bytes", "share"]
-        section.tables.append(Table(caption, head, [*rows, total], beside=True))
+        section.tables.append(HtmlTable(caption, head, [*rows, total], beside=True))
     return section
 
 
@@ -284,7 +284,7 @@ def _privacy(run: RunFolder, studio: Studio) -> Section:
         ]
         head = ["", "epsilon", "closed form", "sigma", "releases"]
         if rows:
-            section.tables.append(Table(f"Privacy spent by client, delta {words(spent.get('delta'))}", head, rows))
+            section.tables.append(HtmlTable(f"Privacy spent by client, delta {words(spent.get('delta'))}", head, rows))
     return section
 
 
@@ -312,7 +312,7 @@ def _leak(run: RunFolder) -> Section:
     ]
     head = ["", "field", "score", "members", "AUC [95 %]", "TPR at 1 % FPR"]
     of = ", ".join(map(str, rounds))
-    section.tables.append(Table(f"Members told from as many others, by messages of round {of}", head, rows))
+    section.tables.append(HtmlTable(f"Members told from as many others, by messages of round {of}", head, rows))
     section.intro = (
         "If an interval contains 0.5, this score did not tell that client's members from others; another may. "
         f"An interval is {INTERVAL}; {BY_CHANCE}."
@@ -330,7 +330,7 @@ def _time(run: RunFolder, studio: Studio) -> Section:
     ]
     section = Section("time", "Time", drawings=list(costs.time(run, studio)))
     if rows:
-        section.tables.append(Table("Time by phase", ["phase", "time", ""], rows, folded="Seconds by phase"))
+        section.tables.append(HtmlTable("Time by phase", ["phase", "time", ""], rows, folded="Seconds by phase"))
     return section
 
 

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.judged import APART, partly_by_chance
+from rayfed_ssl.records.significance import APART, partly_by_chance
 from rayfed_ssl.records.sweep_choice import Choice, below_untrained, choose, untrained_of
 from rayfed_ssl.report.formats import number, percent, plural, size, span
-from rayfed_ssl.report.page import Cell, Page, Section, Table, Text, Tile, words, write
+from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, words, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
 from rayfed_ssl.report.verdict import Verdict
 from rayfed_ssl.settings import files as configfile
@@ -137,7 +137,7 @@ def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: st
     return Verdict(f"{text}.")
 
 
-def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str) -> Table:
+def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str) -> HtmlTable:
     body = []
     marks: dict[int | None, str] = {
         **dict.fromkeys(choice.level, "level"), **dict.fromkeys(choice.apart, APART), choice.winner: "chosen",
@@ -173,7 +173,7 @@ def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str
         "wall clock",
         "status",
     ]
-    return Table("Configurations with a score, the best first", head, body)
+    return HtmlTable("Configurations with a score, the best first", head, body)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 It is better or worse, level with it or not told apart from it.
 
-Accuracies are fractions. The word is that of the 95% interval of the difference (:mod:`rayfed_ssl.records.judged`): the
-interval of the paired differences over the test images, or, where a run did not keep which of them were right, the one
-that their number allows; and, where clients are evaluated one by one, that of their paired differences; the wider
-counts.
+Accuracies are fractions. The word is that of the 95% interval of the difference
+(:mod:`rayfed_ssl.records.significance`): the interval of the paired differences over the test images, or, where a run
+did not keep which of them were right, the one that their number allows; and, where clients are evaluated one by one,
+that of their paired differences; the wider counts.
 Where no interval is known, as of a run that did not record its number of test images, or of an area under a curve,
 there is the difference and no word for it.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import difference, ordered
 from rayfed_ssl.records.intervals import counts_images, of_difference
-from rayfed_ssl.records.judged import APART, MARGIN, Judgement, judged
+from rayfed_ssl.records.significance import APART, MARGIN, Judgement, judged
 from rayfed_ssl.records.summary import HELD_OUT_LABELS
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
 from rayfed_ssl.report.formats import number, percent, plural, points

@@ -11,7 +11,7 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.clock import Clock
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
@@ -59,7 +59,7 @@ def rehearse(config: RunConfig, federation: Federation) -> tuple[RunParts, list[
     Raises:
         UserError: what ``model.start`` names does not fit, or the run's ``system`` allows no round.
     """
-    initial = Initial(config, federation)
+    initial = InitialWeights(config, federation)
     lines = initial.notes()
     parts = assemble(config, federation, _once(initial))
     parts.server.rehearse(1)
@@ -68,7 +68,7 @@ def rehearse(config: RunConfig, federation: Federation) -> tuple[RunParts, list[
     return parts, lines
 
 
-def _once(initial: Initial) -> Callable[[str], Weights]:
+def _once(initial: InitialWeights) -> Callable[[str], Weights]:
     """``initial``, each architecture's values made once."""
     made: dict[str, Weights] = {}
 

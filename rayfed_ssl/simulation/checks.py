@@ -19,7 +19,7 @@ from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.measured_rows import train_rows
 from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.federated.server import MethodServer
@@ -246,7 +246,7 @@ def check_comparisons(config: RunConfig, federation: Federation) -> None:
         raise UserError(f"{found} {config.method.name} trains one; allowed: the other protocols")
     if min(at_once, clients) < 2:
         raise UserError(f"{found} a round has {min(at_once, clients)} of {clients}; must be at least 2")
-    initial = Initial(config, federation)
+    initial = InitialWeights(config, federation)
     dims: Counter[int] = Counter()
     encoders = Counter(config.clients.encoder(client) for client in federation.clients)
     for encoder, having in encoders.items():

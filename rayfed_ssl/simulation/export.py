@@ -12,33 +12,33 @@ from rayfed_ssl.base.files import readable_as_usual, replace_file, write_json
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.initial import Initial
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.initial_weights import InitialWeights
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.models import describe
 from rayfed_ssl.models.exported import file_name
-from rayfed_ssl.models.transform import DEEP, as_input
+from rayfed_ssl.models.transform import HIGH_BIT_DEPTH, as_input
 from rayfed_ssl.storage.checkpoint import disk_errors
 
 
-def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], cohort: Cohort) -> None:
-    """Write each subject's encoder: ``global`` or ``client-00003``, with the client's name after that if it has one
+def export_encoders(folder: Path, config: RunConfig, encoders: list[EvaluatedEncoder], cohort: Cohort) -> None:
+    """Write each encoder: ``global`` or ``client-00003``, with the client's name after that if it has one
     (``client-00003-ward-7``). Integer counters are not exported.
 
     Raises:
         OSError: the disk takes no more, or the folder cannot be written to.
     """
-    build = Initial(config, cohort.federation)
-    networks = cache(build.network)  # one of each architecture, which each subject's values fill
+    build = InitialWeights(config, cohort.federation)
+    networks = cache(build.network)  # one of each architecture, which each encoder's values fill
     names = cohort.federation.given_names
-    for subject in subjects:
-        weights = subject.weights
+    for encoder in encoders:
+        weights = encoder.weights
         if weights is None:
-            assert subject.client is not None
-            state = dict(cohort.states([subject.client])).get(subject.client, {})
-            weights = state.get("model") or build(subject.encoder, subject.classes, subject.client)
-        network = networks(subject.encoder, subject.classes)
+            assert encoder.client is not None
+            state = dict(cohort.states([encoder.client])).get(encoder.client, {})
+            weights = state.get("model") or build(encoder.architecture, encoder.classes, encoder.client)
+        network = networks(encoder.architecture, encoder.classes)
         unpack(weights, network)
-        name = file_name(subject.client, names)
+        name = file_name(encoder.client, names)
         values = {k: v.contiguous() for k, v in network.encoder.state_dict().items() if v.is_floating_point()}
         recipe = config.augment.recipe()
         description = {
@@ -49,11 +49,11 @@ def export_encoders(folder: Path, config: RunConfig, subjects: list[Subject], co
                 "mean": list(recipe.mean),
                 "std": list(recipe.std),
                 **as_input(config.data),
-                DEEP: cohort.federation.dataset.scaling is not None,
+                HIGH_BIT_DEPTH: cohort.federation.dataset.scaling is not None,
             },
         }
-        if subject.client is not None and names is not None:
-            description["client_name"] = names[subject.client]
+        if encoder.client is not None and names is not None:
+            description["client_name"] = names[encoder.client]
         with disk_errors():
             write = partial(readable_as_usual, write=partial(save_file, values))
             replace_file(folder / "encoder" / f"{name}.safetensors", write)

@@ -29,7 +29,7 @@ from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.data.store import CACHE, default_cache
 from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
@@ -253,7 +253,7 @@ def check_steps_fit(config: RunConfig, federation: Federation, free: Room) -> li
     for encoder in sorted({config.clients.encoder(client) for client in federation.clients}):
         sizes = [int(federation.sizes[one]) for one in federation.clients if config.clients.encoder(one) == encoder]
         rows = max(local_batches(config, size).size for size in sizes)
-        network = Initial(config, federation).network(encoder)
+        network = InitialWeights(config, federation).network(encoder)
         if any("attention" in type(module).__name__.lower() for module in network.modules()):
             notes.append(
                 f"the memory of a step of {encoder} is not known beforehand: its attention decides while it runs"

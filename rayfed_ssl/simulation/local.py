@@ -13,7 +13,7 @@ from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, Each, State, Task, freeze, opened
-from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker, run_chunk
 
@@ -72,10 +72,10 @@ class LocalCohort(Cohort):
     def restore(self, states: Iterable[tuple[int, State]]) -> None:
         self._states = dict(states)
 
-    def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
-        for subject in subjects:
-            state = None if subject.client is None else self._states.get(subject.client)
-            self._evaluated.append((round, subject.client, self.worker.assess(round, subject, state)))
+    def evaluate(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
+        for encoder in encoders:
+            state = None if encoder.client is None else self._states.get(encoder.client)
+            self._evaluated.append((round, encoder.client, self.worker.assess(round, encoder, state)))
 
     def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
         done, self._evaluated = self._evaluated, []

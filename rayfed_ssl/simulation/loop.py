@@ -23,7 +23,7 @@ from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, Diverged, RoundVoid, copy_views
 from rayfed_ssl.federated.results import PIXELS, ClientMatrix
@@ -100,7 +100,7 @@ class RunLoop:
         if restored is not None or has_results(folder):
             check_same(config, folder, self.federation)
         check_run(config, self.federation)
-        initial = Initial(config, self.federation)
+        initial = InitialWeights(config, self.federation)
         begins = initial.notes()
         self.ledger = Ledger()
         files = digests_of(config)
@@ -206,7 +206,7 @@ class RunLoop:
                 self.clock.state = tree["clock"]
             if self.buffered is not None:
                 self.buffered.state = tree["schedule"]
-            self.cohort.setbacks.restore(tree.get("setbacks"))
+            self.cohort.failure_policy.restore(tree.get("setbacks"))
             self.outcomes.restore(tree.get("outcomes"))
             self.cohort.restore(clients)
         except checkpoint.Damaged as error:
@@ -254,7 +254,7 @@ class RunLoop:
             line += f" {nothing}"
         except ClientError:
             if self.cohort.every_client_failed:
-                self.say(t, self.cohort.setbacks.verdict)
+                self.say(t, self.cohort.failure_policy.reason)
             raise
         if t == self.rounds:
             self.server.after_last_round(self.cohort)
@@ -279,10 +279,10 @@ class RunLoop:
         with self.writing(f"the records of round {t}"):
             self.recorder.client_matrices(t, self.matrices() if t else {}, last=False)
         if t == 0 and self.config.evaluation.on_pixels:  # beside the untrained encoders, the raw pixels
-            self.cohort.evaluate(0, [PIXELS, *self.shared.distinct(0, self.server.subjects_before())])
+            self.cohort.evaluate(0, [PIXELS, *self.shared.distinct(0, self.server.evaluated_before())])
         else:
-            subjects = self.server.subjects() if t else self.server.subjects_before()
-            self.cohort.evaluate(t, self.shared.distinct(t, subjects))
+            encoders = self.server.evaluated_encoders() if t else self.server.evaluated_before()
+            self.cohort.evaluate(t, self.shared.distinct(t, encoders))
 
     def matrices(self) -> dict[str, ClientMatrix]:
         """What the server and the plug-ins know of pairs of clients."""
@@ -322,7 +322,7 @@ class RunLoop:
             "published": without_public_images(self.cohort.published, self.federation.public),
             "clock": self.clock and self.clock.state,
             "schedule": self.buffered and self.buffered.state,
-            "setbacks": self.cohort.setbacks.state,
+            "setbacks": self.cohort.failure_policy.state,
             "outcomes": self.outcomes.state,
         }
         with self.writing(f"the checkpoint of round {t}"):
@@ -354,7 +354,7 @@ class RunLoop:
         with self.writing("the results"):
             self.recorder.client_matrices(t, self.matrices(), last=True)
             self.recorder.commit(t)
-            export_encoders(self.folder, self.config, self.server.subjects(), self.cohort)
+            export_encoders(self.folder, self.config, self.server.evaluated_encoders(), self.cohort)
             summary = self.recorder.summary(t, status, self.server.privacy())
             self.recorder.close()
         return summary

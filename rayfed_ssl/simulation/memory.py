@@ -20,7 +20,7 @@ from rayfed_ssl.base.text import amount
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import build as build_objective
 
@@ -57,7 +57,7 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
     ]
     models, state = sum(part.models for part in parts), float(sum(part.state for part in parts))
     if models or config.keeps_target:
-        initial = Initial(config, federation)
+        initial = InitialWeights(config, federation)
         encoders = Counter(config.clients.encoder(client) for client in federation.clients)
         for encoder, count in encoders.items():
             target = pack(initial.network(encoder, without={"predictor"})) if config.keeps_target else None

@@ -142,7 +142,7 @@ def _other_images(
     with columns_in_block({"name": data.name, **source}, "--data "):
         asked = data.model_copy(update=form)
         hint = f"give --data {in_block(skip)}"
-        dataset = sources.load(asked, skipping=hint, may_be_shallow="range" not in data.model_fields_set)
+        dataset = sources.load(asked, skipping=hint, range_may_be_unused="range" not in data.model_fields_set)
     whole = len(dataset.test)
     dataset, trained = _seen(run, dataset, exclude_trained)
     largest = largest_class(dataset)

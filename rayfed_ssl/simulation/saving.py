@@ -84,7 +84,7 @@ def take_states(tree: Any, file: Path, server: MethodServer[Any], plugins: Mappi
             raise checkpoint.Damaged(f"{file}: the state of {name} lacks {lacks}")
         owner.state = state
     try:
-        server.subjects()
+        server.evaluated_encoders()
     except KeyError as error:
         raise checkpoint.Damaged(f"{file}: the state of server lacks {error}") from None
 

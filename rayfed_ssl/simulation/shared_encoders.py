@@ -13,7 +13,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import EvaluationConfig, of_client
 from rayfed_ssl.evaluation.cache import digest, of_this_library
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 
@@ -24,7 +24,7 @@ def shareable(config: EvaluationConfig, encoder: str) -> bool:
 
 
 class SharedEncoders:
-    """Which subjects stand for which: what is evaluated, and whom its values are of."""
+    """Which encoders stand for which: what is evaluated, and whom its values are of."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -33,13 +33,13 @@ class SharedEncoders:
         self._places: dict[tuple[int, int | None], int] = {}  # of round and client, in the order they were asked for
         self._holders: dict[tuple[int, int | None], tuple[int, ...]] = {}
 
-    def distinct(self, round: int, subjects: Sequence[Subject]) -> list[Subject]:
-        """The subjects less those whose very values an earlier one has, who becomes one of its ``holders``."""
-        groups: dict[object, list[Subject]] = {}
+    def distinct(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> list[EvaluatedEncoder]:
+        """The encoders less those whose very values an earlier one has, who becomes one of its ``holders``."""
+        groups: dict[object, list[EvaluatedEncoder]] = {}
         known: dict[int, str] = {}  # of values that lie in one place: their digest
-        for place, subject in enumerate(subjects):
-            self._places[round, subject.client] = place
-            groups.setdefault(self._values(place, subject, known), []).append(subject)
+        for place, encoder in enumerate(encoders):
+            self._places[round, encoder.client] = place
+            groups.setdefault(self._values(place, encoder, known), []).append(encoder)
         found = []
         for first, *others in groups.values():
             holders = tuple(one.client for one in (first, *others) if one.client is not None) if others else ()
@@ -58,13 +58,13 @@ class SharedEncoders:
                 found.append((round, client, values))
         return iter(sorted(found, key=lambda one: (one[0], self._places.pop(one[:2], 0))))
 
-    def _values(self, place: int, subject: Subject, known: dict[int, str]) -> object:
-        """Equal for subjects of the same values; of one whose values nobody need share, its place."""
-        weights = subject.weights
-        if weights is None or subject.client is None or not self._as_ours:
+    def _values(self, place: int, encoder: EvaluatedEncoder, known: dict[int, str]) -> object:
+        """Equal for encoders of the same values; of one whose values nobody need share, its place."""
+        weights = encoder.weights
+        if weights is None or encoder.client is None or not self._as_ours:
             return place
-        if not shareable(self.config.evaluation, subject.encoder):
+        if not shareable(self.config.evaluation, encoder.architecture):
             return place
         if id(weights) not in known:
             known[id(weights)] = digest(weights.layout, weights.vector)
-        return subject.encoder, subject.classes, known[id(weights)]
+        return encoder.architecture, encoder.classes, known[id(weights)]

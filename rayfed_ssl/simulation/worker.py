@@ -33,7 +33,7 @@ from rayfed_ssl.federated.messages import (
     State,
     Task,
 )
-from rayfed_ssl.federated.results import PIXELS, Subject
+from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.methods import METHODS, plugin_halves
 
 
@@ -75,21 +75,21 @@ class Worker(Workbench):
         metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
         return OperationResult(client, reply, metrics, self.images_read), plain(worker.state)
 
-    def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
-        """Evaluate one subject: raw pixels, the global encoder, or the client's own as its state holds it.
+    def assess(self, round: int, encoder: EvaluatedEncoder, state: State | None) -> dict[str, float]:
+        """Evaluate one encoder: raw pixels, the global encoder, or the client's own as its state holds it.
 
         Raises:
             Diverged: features are not finite.
         """
-        if subject == PIXELS:
+        if encoder == PIXELS:
             return of_pixels(self.evaluate_pixels())
-        client = SERVER if subject.client is None else subject.client
+        client = SERVER if encoder.client is None else encoder.client
         with forked(self.config.seed, round, client, "evaluate", device=self.device):
             try:
-                if subject.holders:
-                    return self.evaluate(subject.encoder, subject.weights, untrained=round == 0)
+                if encoder.holders:
+                    return self.evaluate(encoder.architecture, encoder.weights, untrained=round == 0)
                 worker = self.client(self.method.client, client, round, "evaluate", dict(state or {}))
-                return worker.evaluate(subject.encoder, subject.weights)
+                return worker.evaluate(encoder.architecture, encoder.weights)
             except BrokenFeatures as error:
                 raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None
 

@@ -27,7 +27,7 @@ CONNECT_S = 3.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One line. ``ok`` None: neither good nor bad."""
 
     name: str
@@ -35,7 +35,7 @@ class Finding:
     ok: bool | None = None
 
 
-def examine(configs: Path = Path("configs")) -> list[Finding]:
+def examine(configs: Path = Path("configs")) -> list[Check]:
     """Everything there is to say, in the order in which one would ask."""
     return [
         *_software(),
@@ -47,68 +47,68 @@ def examine(configs: Path = Path("configs")) -> list[Finding]:
     ]
 
 
-def _software() -> Iterator[Finding]:
+def _software() -> Iterator[Check]:
     cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
-    yield Finding("python", platform.python_version(), True)
-    yield Finding("torch", f"{torch.__version__}, {cuda}", True)
+    yield Check("python", platform.python_version(), True)
+    yield Check("torch", f"{torch.__version__}, {cuda}", True)
     ray = installed("ray")
-    yield Finding(
+    yield Check(
         "ray",
         ray or "not installed; without it only --executor local works: pip install 'ray[default,tune]'",
         ray is not None,
     )
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[Check]:
     cores, whole = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), os.cpu_count()
-    yield Finding("cores", str(cores) + (f" of {whole}" if cores != whole else ""))
-    yield Finding("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB")
+    yield Check("cores", str(cores) + (f" of {whole}" if cores != whole else ""))
+    yield Check("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB")
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(i)
-            yield Finding(f"GPU {i}", f"{properties.name}, {properties.total_memory / 2**30:.1f} GiB", True)
+            yield Check(f"GPU {i}", f"{properties.name}, {properties.total_memory / 2**30:.1f} GiB", True)
     else:
-        yield Finding("GPU", "none that torch can use: training on CPU")
+        yield Check("GPU", "none that torch can use: training on CPU")
 
 
-def _cluster(address: str | None) -> Finding:
+def _cluster(address: str | None) -> Check:
     if address is None:
-        return Finding("cluster", "RAY_ADDRESS is not set: runs start a Ray of their own on this machine")
+        return Check("cluster", "RAY_ADDRESS is not set: runs start a Ray of their own on this machine")
     if address in ("auto", "local"):
-        return Finding("cluster", f"RAY_ADDRESS={address}")
+        return Check("cluster", f"RAY_ADDRESS={address}")
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
         with socket.create_connection((parts.hostname or "", parts.port or 6379), timeout=CONNECT_S):
-            return Finding("cluster", f"RAY_ADDRESS={address} answers", True)
+            return Check("cluster", f"RAY_ADDRESS={address} answers", True)
     except (OSError, ValueError) as error:
-        return Finding(
+        return Check(
             "cluster", f"RAY_ADDRESS={address} does not answer ({error}); unset it to run on this machine", False
         )
 
 
-def _cache() -> Finding:
+def _cache() -> Check:
     cache = default_cache()
     files = [path for path in cache.rglob("*") if path.is_file()] if cache.is_dir() else []
     size = f"{len(files)} files, {sum(path.stat().st_size for path in files) / 2**20:.1f} MiB"
     try:
         checkpoint.writable(cache)
     except UserError:
-        return Finding("cache", f"{cache} cannot be written; set RAYFED_SSL_CACHE", False)
-    return Finding("cache", f"{cache} ({size})", True)
+        return Check("cache", f"{cache} cannot be written; set RAYFED_SSL_CACHE", False)
+    return Check("cache", f"{cache} ({size})", True)
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Check]:
     for extra, package in EXTRAS.items():
         version = installed(package)
         missing = f"not installed (optional): pip install 'rayfed-ssl[{extra}]'"
-        yield Finding(f"extra {extra}", f"{package} {version}" if version else missing, True if version else None)
+        yield Check(f"extra {extra}", f"{package} {version}" if version else missing, True if version else None)
 
 
-def _configs(folder: Path) -> Iterator[Finding]:
+def _configs(folder: Path) -> Iterator[Check]:
     """Which of the configs of this folder run here. Profile `paper` is in reach of a CPU only in principle."""
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
-        yield Finding("configs", f"none in {folder.resolve()}: this is no checkout of rayfed-ssl, so none was examined")
+        yield Check("configs", f"none in {folder.resolve()}: this is no checkout of rayfed-ssl, so none was examined")
     for path in paths:
         try:
             found = config.load(path)
@@ -116,14 +116,14 @@ def _configs(folder: Path) -> Iterator[Finding]:
             for profile in profiles if len(profiles) > 1 else ():
                 config.load(path, [f"profile={profile}"])
         except UserError as error:
-            yield Finding(path.stem, str(error).splitlines()[0], False)
+            yield Check(path.stem, str(error).splitlines()[0], False)
             continue
         if missing := _missing(found):
-            yield Finding(path.stem, missing)
+            yield Check(path.stem, missing)
             continue
         slow = GPU_PROFILE in profiles and not torch.cuda.is_available()
         here = [profile for profile in profiles if not (slow and profile == GPU_PROFILE)]
-        yield Finding(
+        yield Check(
             path.stem, f"runs here ({', '.join(here)})" + (f"; profile={GPU_PROFILE} wants a GPU" if slow else ""), True
         )
 

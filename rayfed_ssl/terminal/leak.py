@@ -25,10 +25,10 @@ def show(screen: Console, found: Leak, run: Path) -> None:
     say(f"0.5 is chance; a score that knows nothing spreads by {found.null_deviation:.3f} around it")
     say(f"95%: {INTERVAL}; {BY_CHANCE}")
     for one in suspicious(found.findings):
-        told = one.found
+        area = one.found
         say(
-            f"client {one.client}: an encoder that knows nothing tells its members from the others ({told.auc:.3f}, "
-            f"{told.low:.3f} to {told.high:.3f}): they differ in more than membership, unless it is the one interval "
+            f"client {one.client}: an encoder that knows nothing tells its members from the others ({area.auc:.3f}, "
+            f"{area.low:.3f} to {area.high:.3f}): they differ in more than membership, unless it is the one interval "
             "in twenty; read its other areas against this one"
         )
     if found.unaudited:
@@ -39,10 +39,10 @@ def show(screen: Console, found: Leak, run: Path) -> None:
 def _table(found: Leak) -> Table:
     table = Table("client", "field", "score", "AUC", "95%", "TPR at 1% FPR", box=box.SIMPLE)
     for one in found.findings:
-        told = one.found
+        area = one.found
         table.add_row(
-            str(one.client), one.field, one.score, f"{told.auc:.3f}", f"{told.low:.3f} to {told.high:.3f}",
-            f"{told.tpr:.3f}" if one.members >= ENOUGH else "-",
+            str(one.client), one.field, one.score, f"{area.auc:.3f}", f"{area.low:.3f} to {area.high:.3f}",
+            f"{area.tpr:.3f}" if one.members >= ENOUGH else "-",
         )  # fmt: skip
     if len({one.client for one in found.findings}) > 1:
         table.add_section()

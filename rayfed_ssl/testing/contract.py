@@ -25,7 +25,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import Address
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
@@ -139,7 +139,7 @@ class Contract:
         if config.system is not None:
             pytest.skip("bytes are predicted for runs in which nobody can be lost")
         federation = deal(config)
-        setup = Setup(config, federation, Initial(config, federation))
+        setup = Setup(config, federation, InitialWeights(config, federation))
         server: MethodServer[Any] = METHODS[self.method].server(setup)
         parts: list[MethodServer[Any] | ServerPlugin[Any]] = [server]
         parts += [plugin_halves(p.name)[1](p, setup) for p in config.active_plugins]
@@ -196,7 +196,9 @@ class Contract:
         """What the server says it will read over the whole run."""
         config = self.config()
         federation = deal(config)
-        server: MethodServer[Any] = METHODS[self.method].server(Setup(config, federation, Initial(config, federation)))
+        server: MethodServer[Any] = METHODS[self.method].server(
+            Setup(config, federation, InitialWeights(config, federation))
+        )
         return images_of_server(config, server)
 
     def test_clients_count_in_its_mean_as_the_server_says(self) -> None:

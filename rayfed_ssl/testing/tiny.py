@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.extensions import gather
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Mean
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
@@ -91,7 +91,7 @@ def counted(config: RunConfig) -> tuple[list[AskedMean], dict[int, float]]:
     """The means of a run's first round, and the shares of clients by the server's ``counts``."""
     federation = deal(config)
     cohort = HeardCohort(config, federation, Ledger())
-    parts = assemble(config, federation, Initial(config, federation))
+    parts = assemble(config, federation, InitialWeights(config, federation))
     cohort.attach(parts.plugins, None)
     parts.server.start(cohort)
     cohort.begin_round(1, parts.server.asked(1))

@@ -38,10 +38,10 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import MixedArchitectures
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, ClientError, OperationResult, Reply, RoundVoid, State, Task
-from rayfed_ssl.federated.results import PIXELS, Subject
+from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.local import LocalCohort
@@ -111,11 +111,11 @@ class Bench(Worker):
     def do_mixed(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
         return {"weights": Weights(f"layout {client % 2}", np.zeros(4, np.float32), 4)}
 
-    def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
-        if subject.encoder.startswith("/"):  # until somebody makes this file
-            assert until(Path(subject.encoder).exists, 120)
+    def assess(self, round: int, encoder: EvaluatedEncoder, state: State | None) -> dict[str, float]:
+        if encoder.architecture.startswith("/"):  # until somebody makes this file
+            assert until(Path(encoder.architecture).exists, 120)
             return {"pid": float(os.getpid())}
-        return super().assess(round, subject, state)
+        return super().assess(round, encoder, state)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def local(federation: Federation, config: RunConfig = CONFIG) -> LocalCohort:
 
 def two_rounds(cohort: Cohort, federation: Federation) -> list[np.ndarray]:
     """A mean, then replies one by one, of real training with state; everything that came out."""
-    weights, out = Initial(CONFIG, federation)("small_cnn_bn"), []
+    weights, out = InitialWeights(CONFIG, federation)("small_cnn_bn"), []
     cohort.begin_round(1, federation.clients)
     weights = cohort.mean("train", weights=weights)["weights"]
     cohort.end_round()
@@ -383,7 +383,7 @@ def test_flesd_and_fedlinked_do_not_read_the_representations_they_pass_on(pool: 
     ):
         federation = deal(config)
         cohort = RayCohort(config, federation, Ledger(), pool, keep=True)
-        server = METHODS[config.method.name].server(Setup(config, federation, Initial(config, federation)))
+        server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
         server.start(cohort)
         cohort.begin_round(1, federation.clients)
         server.round(1, cohort)
@@ -544,7 +544,7 @@ def test_dropped_clients_are_counted_and_the_mean_is_that_of_the_others(made: Ma
         with pytest.raises(RoundVoid, match="every client that was asked failed"):
             cohort.mean("fail", bad=list(federation.clients))
         cohort.end_round()
-        assert cohort.setbacks.state == {"rounds": 1, "clients": list(federation.clients), "success": False}
+        assert cohort.failure_policy.state == {"rounds": 1, "clients": list(federation.clients), "success": False}
 
 
 def test_different_architectures_reach_the_caller_as_such_whatever_the_policy(
@@ -578,9 +578,9 @@ def test_asking_within_asking_and_breaking_off(made: Made, federation: Federatio
 def test_values_that_several_clients_are_evaluated_with_are_stored_once(
     made: Made, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights, cohort, stored, put = Initial(CONFIG, federation)("small_cnn_bn"), made(), [], ray.put
+    weights, cohort, stored, put = InitialWeights(CONFIG, federation)("small_cnn_bn"), made(), [], ray.put
     monkeypatch.setattr(ray, "put", lambda value: (stored.append(value), put(value))[1])
-    cohort.evaluate(0, [Subject(client, "small_cnn_bn", weights) for client in federation.clients])
+    cohort.evaluate(0, [EvaluatedEncoder(client, "small_cnn_bn", weights) for client in federation.clients])
     assert [value is weights for value in stored] == [True]
     found = cohort.evaluations(wait=True)
     assert {client for _, client, _ in found} == set(federation.clients)
@@ -590,16 +590,16 @@ def test_values_that_several_clients_are_evaluated_with_are_stored_once(
 def test_evaluation_gives_the_same_beside_the_next_round(
     made: Made, pool: Pool, federation: Federation, tmp_path: Path
 ) -> None:
-    weights = Initial(CONFIG, federation)("small_cnn_bn")
+    weights = InitialWeights(CONFIG, federation)("small_cnn_bn")
     half = replace(weights, vector=weights.vector / 2)
-    subjects = [PIXELS, Subject(None, "small_cnn_bn", half), Subject(2, "small_cnn_bn")]
+    encoders = [PIXELS, EvaluatedEncoder(None, "small_cnn_bn", half), EvaluatedEncoder(2, "small_cnn_bn")]
     here, there = local(federation), made()
     for cohort in (here, there):
-        cohort.evaluate(0, subjects)
+        cohort.evaluate(0, encoders)
     key = lambda entry: (entry[1] is None, entry[1] or 0, sorted(entry[2]))  # noqa: E731
     assert sorted(there.evaluations(wait=True), key=key) == sorted(here.evaluations(), key=key)
     gate = tmp_path / "gate"
-    there.evaluate(1, [Subject(None, str(gate))])
+    there.evaluate(1, [EvaluatedEncoder(None, str(gate))])
     assert there.evaluations() == []
     if pool.plan.actors == 1:  # the round waits for the evaluation
         gate.touch()

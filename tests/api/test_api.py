@@ -21,10 +21,10 @@ import torch
 from PIL import Image
 
 import rayfed_ssl
-from rayfed_ssl.api.asked import asked
-from rayfed_ssl.api.words import in_python_words, python_words
+from rayfed_ssl.api.call_arguments import asked
+from rayfed_ssl.api.python_messages import in_python_words, python_words
 from rayfed_ssl.config import build
-from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.data.decode import ImageForm, decode
 from rayfed_ssl.data.store import Undecodable
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.models import load_exported
@@ -339,7 +339,7 @@ def test_an_image_may_be_pil_an_array_or_a_path(finished: rayfed_ssl.Run, tmp_pa
     transform = finished.encoder().transform
     pixels = np.random.default_rng(0).integers(0, 256, (20, 12, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
-    expected = decode(tmp_path / "image.png", Form(8)).pixels  # the central square, at the run's size
+    expected = decode(tmp_path / "image.png", ImageForm(8)).pixels  # the central square, at the run's size
     one = transform(pixels)
     recipe = finished.config.augment.recipe()
     mean, std = (torch.tensor(of).reshape(3, 1, 1) for of in (recipe.mean, recipe.std))

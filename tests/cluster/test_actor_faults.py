@@ -25,10 +25,10 @@ from actors.shares import Plan
 from actors.states import StateRef
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, OperationResult, State
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
@@ -89,18 +89,18 @@ class Bench(Worker):
         if int(who) in victims and sum(name == who for name, _ in lines(Path(log))) <= times:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def assess(self, round: int, subject: Subject, state: State | None) -> dict[str, float]:
-        if subject.encoder.startswith("/"):
-            self.perish("0", subject.encoder, [0])
+    def assess(self, round: int, encoder: EvaluatedEncoder, state: State | None) -> dict[str, float]:
+        if encoder.architecture.startswith("/"):
+            self.perish("0", encoder.architecture, [0])
             return {"knn": 0.5}
-        if subject.encoder.startswith("frozen "):  # that often
-            _, times, log = subject.encoder.split()
+        if encoder.architecture.startswith("frozen "):  # that often
+            _, times, log = encoder.architecture.split()
             note(Path(log), "assess")
             if len(lines(Path(log))) <= int(times):
                 time.sleep(1.0)  # until what was replied before is on its way
                 os.kill(os.getpid(), signal.SIGSTOP)
             return {"knn": 0.5}
-        return super().assess(round, subject, state)
+        return super().assess(round, encoder, state)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_a_call_that_dies_is_repeated_with_the_same_result(
 def test_an_actor_killed_from_outside_in_real_training_changes_no_bit(
     made: Made, federation: Federation, tmp_path: Path
 ) -> None:
-    weights, log = Initial(CONFIG, federation)("small_cnn_bn"), tmp_path / "log"
+    weights, log = InitialWeights(CONFIG, federation)("small_cnn_bn"), tmp_path / "log"
 
     def trained(cohort: Any, **trap: Any) -> list[np.ndarray]:
         out = []
@@ -296,7 +296,7 @@ def test_a_client_that_is_too_late_follows_the_policy(made: Made) -> None:
 
 def test_an_evaluation_that_dies_is_repeated(made: Made, tmp_path: Path) -> None:
     cohort = made()
-    cohort.evaluate(3, [Subject(None, str(tmp_path / "log"))])
+    cohort.evaluate(3, [EvaluatedEncoder(None, str(tmp_path / "log"))])
     assert cohort.evaluations(wait=True) == [(3, None, {"knn": 0.5})]
     assert cohort.replaced == 1
 
@@ -304,11 +304,11 @@ def test_an_evaluation_that_dies_is_repeated(made: Made, tmp_path: Path) -> None
 def test_an_evaluation_that_freezes_is_repeated_elsewhere_once(made: Made, tmp_path: Path, said: list[str]) -> None:
     resources = CONFIG.resources.model_copy(update={"evaluation_timeout_s": 4.0})
     cohort = made(CONFIG.model_copy(update={"resources": resources}))
-    cohort.evaluate(3, [Subject(None, f"frozen 1 {tmp_path / 'once'}")])
+    cohort.evaluate(3, [EvaluatedEncoder(None, f"frozen 1 {tmp_path / 'once'}")])
     assert cohort.evaluations(wait=True) == [(3, None, {"knn": 0.5})]
     assert cohort.replaced == 1
     assert any("gave no reply within 4 s; replaced, and its call repeated" in line for line in said)
-    cohort.evaluate(4, [Subject(None, f"frozen 2 {tmp_path / 'twice'}")])
+    cohort.evaluate(4, [EvaluatedEncoder(None, f"frozen 2 {tmp_path / 'twice'}")])
     with pytest.raises(ClientError, match=r"'evaluate'.*\n.*no reply within 4 s \(resources\.evaluation_timeout_s\)"):
         cohort.evaluations(wait=True)
 

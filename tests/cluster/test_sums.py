@@ -26,7 +26,7 @@ from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.simulation.local import LocalCohort
 from tests.cluster import test_actor_faults as faults
 from tests.cluster.sums_on_nodes import VALUES
@@ -133,7 +133,7 @@ def test_an_actor_that_begins_to_evaluate_hands_over_before(
 
     def evaluate(client: int) -> None:
         if client == 12:
-            cohort.evaluate(1, [Subject(None, str(gate / "log"))])
+            cohort.evaluate(1, [EvaluatedEncoder(None, str(gate / "log"))])
 
     assert two_rounds(cohort, federation, tmp_path / "log", [], evaluate) == expected
     assert cohort.evaluations(wait=True) == [(1, None, {"knn": 0.5})]

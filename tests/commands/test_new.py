@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from rayfed_ssl.commands.beginnings import Kind
+from rayfed_ssl.commands.templates import Kind
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.federated.federation import deal

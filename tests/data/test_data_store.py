@@ -24,7 +24,7 @@ from PIL import Image
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.decode import Decoded, Form
+from rayfed_ssl.data.decode import Decoded, ImageForm
 from rayfed_ssl.data.decode import decode as decode_to
 from rayfed_ssl.data.decoding import decoded_blocks
 from rayfed_ssl.data.images import BadImage, Listing
@@ -35,7 +35,7 @@ PLENTY = 10**7
 
 
 def decode(payload, size: int, max_pixels: int) -> np.ndarray:
-    return decode_to(payload, Form(size, max_pixels)).pixels
+    return decode_to(payload, ImageForm(size, max_pixels)).pixels
 
 
 def photo(width: int, height: int, seed: int = 0) -> np.ndarray:
@@ -62,7 +62,7 @@ def listing(payloads, labels=None, clients=None) -> Listing:
 
 
 def store(path: Path, split: Listing, size: int = 16, skip_bad: bool = False):
-    return cached(path, lambda: split, Form(size), skip_bad)
+    return cached(path, lambda: split, ImageForm(size), skip_bad)
 
 
 def test_pixels_labels_and_clients_come_back(tmp_path):
@@ -118,7 +118,7 @@ def test_what_several_want_at_once_is_decoded_once_and_no_lock_stays(tmp_path):
         return listing([encoded(photo(16, 16, seed)) for seed in range(30)])
 
     with ThreadPoolExecutor(6) as pool:
-        made = [pool.submit(cached, tmp_path / "s.arrow", split, Form(16), False) for _ in range(6)]
+        made = [pool.submit(cached, tmp_path / "s.arrow", split, ImageForm(16), False) for _ in range(6)]
         assert len({stored.result().digest for stored in made}) == 1
     assert listed == [1]
     assert [file.name for file in tmp_path.iterdir()] == ["s.arrow"]
@@ -132,7 +132,7 @@ def test_warnings_of_pillow_are_off_and_those_of_others_are_not(monkeypatch):
         warnings.simplefilter("always")
         decode(image, 16, PLENTY)
         assert [warning.category for warning in seen] == [Image.DecompressionBombWarning]
-        for _, results in decoded_blocks(iter([(row, image) for row in range(20)]), Form(16), size=5):
+        for _, results in decoded_blocks(iter([(row, image) for row in range(20)]), ImageForm(16), size=5):
             assert all(isinstance(result, Decoded) for result in results)
             warnings.warn("a consumer's", stacklevel=1)
         warnings.warn("later", stacklevel=1)
@@ -145,7 +145,7 @@ def test_warnings_of_pillow_are_on_again_when_nobody_decodes(monkeypatch):
     image = encoded(photo(16, 16))
 
     def decoding():
-        return decoded_blocks(iter([(row, image) for row in range(20)]), Form(16), size=5)
+        return decoded_blocks(iter([(row, image) for row in range(20)]), ImageForm(16), size=5)
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -193,7 +193,7 @@ def test_the_second_call_decodes_nothing_and_equal_content_has_equal_digests(tmp
     def never():
         raise AssertionError("listed again")
 
-    again = cached(tmp_path / "s.arrow", never, Form(16), False)
+    again = cached(tmp_path / "s.arrow", never, ImageForm(16), False)
     elsewhere = store(tmp_path / "deeper" / "t.arrow", listing([encoded(photo(16, 16))] * 3))
     relabelled = store(tmp_path / "u.arrow", listing([photo(16, 16)] * 3, labels=[0, 0, 0]))
     assert first.digest == again.digest == elsewhere.digest
@@ -249,10 +249,10 @@ def test_bad_images_fail_by_name_or_are_skipped_and_counted(tmp_path, payload, r
     good = [photo(16, 16, seed) for seed in range(3)]
     split = listing([good[0], payload, good[1], good[2]], clients=np.array([0, 1, 0, 1]))
     with pytest.raises(UserError, match=r"data\.on_bad_image: image 1 cannot be decoded") as error:
-        cached(tmp_path / "s.arrow", lambda: split, Form(16, 100_000), False)
+        cached(tmp_path / "s.arrow", lambda: split, ImageForm(16, 100_000), False)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "s.arrow").exists()
-    stored = cached(tmp_path / "s.arrow", lambda: split, Form(16, 100_000), True)
+    stored = cached(tmp_path / "s.arrow", lambda: split, ImageForm(16, 100_000), True)
     assert stored.skipped == ("image 1",)
     assert np.array_equal(stored.images.pixels, np.stack(good))
     assert stored.images.labels.tolist() == [0, 2, 0]
@@ -343,7 +343,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from rayfed_ssl.data.images import Listing
-from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.decode import ImageForm
 from rayfed_ssl.data.store import cached
 folder, me = Path(sys.argv[1]), sys.argv[2]
 (folder / f"ready-{me}").touch()
@@ -355,7 +355,7 @@ def listing():
             time.sleep(0.0005)                       # long enough that the other one certainly arrives
             yield str(row), np.full((8, 8, 3), row % 251, np.uint8)
     return Listing(np.arange(600), (), rows)
-print(cached(folder / "s.arrow", listing, Form(8, 100), False).digest)
+print(cached(folder / "s.arrow", listing, ImageForm(8, 100), False).digest)
 """
 
 

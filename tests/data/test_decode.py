@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
-from rayfed_ssl.data.decode import Form, decode, decode_opened
+from rayfed_ssl.data.decode import ImageForm, decode, decode_opened
 from rayfed_ssl.data.images import BadImage
 
 RAMP = np.tile(np.arange(4096, dtype=np.uint16).reshape(64, 64), (1, 1))  # what a 12-bit camera writes
-FORM = Form(64)
+FORM = ImageForm(64)
 
 
 def file_of(pixels: np.ndarray, kind: str, **options) -> bytes:
@@ -35,13 +35,13 @@ def by_hand(values: np.ndarray, low: float, high: float) -> np.ndarray:
 def test_grey_images_of_many_bits_use_the_whole_of_eight(kind, depth):
     values = RAMP << (depth - 12)
     decoded = decode(file_of(values, kind), FORM)
-    assert decoded.deep
+    assert decoded.high_bit_depth
     assert len(np.unique(decoded.pixels)) == 256
     assert np.array_equal(decoded.pixels, by_hand(values, values.min(), values.max()))
 
 
 def test_a_range_is_the_same_for_every_image():
-    dark, form = RAMP // 2, Form(64, range=(0, 4095))
+    dark, form = RAMP // 2, ImageForm(64, range=(0, 4095))
     assert np.array_equal(decode(file_of(dark, "PNG"), form).pixels, by_hand(dark, 0, 4095))
     assert decode(file_of(RAMP * 2, "PNG"), form).pixels.max() == 255  # clipped beyond
 
@@ -51,7 +51,7 @@ def test_an_image_of_which_more_than_a_hundredth_is_clipped_says_its_values(beyo
     """40 of 4096 pixels are less than 1%, 41 more."""
     values = np.full(64 * 64, 100, np.float32)
     values[:beyond], values[-1] = value, 200
-    decoded = decode(values.reshape(64, 64), Form(64, range=(0.0, 4095.0)))
+    decoded = decode(values.reshape(64, 64), ImageForm(64, range=(0.0, 4095.0)))
     outside = ((values < 0) | (values > 4095)).mean() > 0.01
     assert decoded.clipped == ((values.min(), values.max()) if outside else None)
     assert outside == (value in (4096, 9000, -1, 5000))
@@ -61,7 +61,7 @@ def test_an_image_of_which_more_than_a_hundredth_is_clipped_says_its_values(beyo
 @pytest.mark.parametrize(("low", "high"), [(0, 255), (100, 355), (0, 256), (0, 0), (7, 7), (100, 5000)])
 def test_an_image_that_takes_up_less_than_a_sixteenth_of_its_range_says_its_values(low, high):
     values = np.linspace(low, high, 64 * 64, dtype=np.float32).reshape(64, 64)
-    decoded = decode(values, Form(64, range=(0.0, 4096.0)))
+    decoded = decode(values, ImageForm(64, range=(0.0, 4096.0)))
     assert decoded.narrow == ((low, high) if 0 < high - low < 256 else None)
     assert len(np.unique(decoded.pixels)) <= 17 or decoded.clipped is not None
     if low < high:
@@ -80,7 +80,7 @@ def test_an_image_of_which_few_pixels_take_up_most_of_its_own_range_says_that_of
     if decoded.spiked is not None:
         assert 500 < decoded.spiked[0] < 520
         assert 1480 < decoded.spiked[1] <= 1500
-    assert decode(file_of(image, "PNG"), Form(64, range=(0, 65535))).spiked is None  # narrow, or clipped
+    assert decode(file_of(image, "PNG"), ImageForm(64, range=(0, 65535))).spiked is None  # narrow, or clipped
     assert decode(np.linspace(500, 1500, side * side).reshape(side, side), FORM).spiked is None
 
 
@@ -98,10 +98,10 @@ def test_of_large_images_pixels_of_all_columns_are_looked_at(width, height):
 def test_all_of_an_image_is_padded_or_stretched_to_a_square_as_pillow_does(shape, channels):
     pixels = np.random.default_rng(sum(shape)).integers(0, 256, (*shape, 3), dtype=np.uint8)
     image, payload = Image.fromarray(pixels).convert("L" if channels == 1 else "RGB"), file_of(pixels, "PNG")
-    padded = decode(payload, Form(16, channels=channels, fit="pad"))
+    padded = decode(payload, ImageForm(16, channels=channels, fit="pad"))
     expected = ImageOps.pad(image, (16, 16), Image.Resampling.BILINEAR)
     assert np.array_equal(padded.pixels, np.asarray(expected).reshape(16, 16, channels))
-    stretched = decode(payload, Form(16, channels=channels, fit="stretch"))
+    stretched = decode(payload, ImageForm(16, channels=channels, fit="stretch"))
     expected = image.resize((16, 16), Image.Resampling.BILINEAR)
     assert np.array_equal(stretched.pixels, np.asarray(expected).reshape(16, 16, channels))
     assert not padded.cropped
@@ -125,12 +125,12 @@ def test_all_of_an_image_is_padded_or_stretched_to_a_square_as_pillow_does(shape
 )
 def test_an_image_that_is_made_much_larger_says_so(fit, shape, size, enlarged):
     payload = file_of(np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8), "PNG")
-    assert decode(payload, Form(size, fit=fit)).enlarged == enlarged
+    assert decode(payload, ImageForm(size, fit=fit)).enlarged == enlarged
 
 
 def test_a_line_of_pixels_is_padded_to_one_row():
     """Of which ImageOps.pad would make none."""
-    line = decode(file_of(np.full((2, 900), 200, np.uint8), "PNG"), Form(16, channels=1, fit="pad")).pixels[..., 0]
+    line = decode(file_of(np.full((2, 900), 200, np.uint8), "PNG"), ImageForm(16, channels=1, fit="pad")).pixels[..., 0]
     assert (np.count_nonzero(line, axis=1) > 0).sum() == 1
     assert set(np.unique(line)) == {0, 200}
 
@@ -140,7 +140,7 @@ def test_float_images_keep_their_levels(kind):
     values = np.linspace(-1000.0, 3000.0, 64 * 64, dtype=np.float32).reshape(64, 64)  # Hounsfield units
     payload = values if kind == "array" else file_of(values, kind)
     assert np.array_equal(decode(payload, FORM).pixels, by_hand(values, -1000, 3000))
-    window = decode(payload, Form(64, range=(-160.0, 240.0)))
+    window = decode(payload, ImageForm(64, range=(-160.0, 240.0)))
     assert np.array_equal(window.pixels, by_hand(values, -160, 240))
 
 
@@ -167,7 +167,7 @@ def test_a_range_that_cannot_be_told_is_refused(values, reason):
         decode(file_of(values, "TIFF"), FORM)
 
 
-def deep_colour() -> bytes:
+def high_bit_depth_colour() -> bytes:
     """A 16-bit RGB PNG, which Pillow reads and does not write: 2 x 2 pixels of 0x1234."""
     import struct
     import zlib
@@ -181,11 +181,11 @@ def deep_colour() -> bytes:
 
 
 def test_colour_of_sixteen_bits_needs_the_full_range_said():
-    for form in (Form(8), Form(8, range=(0, 4095))):
+    for form in (ImageForm(8), ImageForm(8, range=(0, 4095))):
         with pytest.raises(BadImage, match=r"16 bits per channel in mode RGB.*data\.range=\[0,65535\]"):
-            decode(deep_colour(), form)
-    decoded = decode(deep_colour(), Form(8, range=(0, 65535)))
-    assert decoded.deep
+            decode(high_bit_depth_colour(), form)
+    decoded = decode(high_bit_depth_colour(), ImageForm(8, range=(0, 65535)))
+    assert decoded.high_bit_depth
     assert set(decoded.pixels.ravel()) == {0x12}
 
 
@@ -196,31 +196,31 @@ def test_arrays_of_colours_of_many_bits_need_a_range(kind):
     with pytest.raises(
         BadImage, match=rf"^colours of type {kind}, of which the range cannot be told; set data\.range="
     ):
-        decode(values, Form(16))
-    decoded = decode(values, Form(16, range=(0, 1000)))
+        decode(values, ImageForm(16))
+    decoded = decode(values, ImageForm(16, range=(0, 1000)))
     assert np.array_equal(decoded.pixels, np.rint(values.astype(float) * 0.255))
-    assert (decoded.deep, decoded.clipped) == (True, None)
-    assert decode(values, Form(16, range=(0, 500))).clipped == (values.min(), values.max())
+    assert (decoded.high_bit_depth, decoded.clipped) == (True, None)
+    assert decode(values, ImageForm(16, range=(0, 500))).clipped == (values.min(), values.max())
     with pytest.raises(BadImage, match="colours of type"):
-        decode(values[..., [0, 1, 2, 0]], Form(16, range=(0, 1000)))
+        decode(values[..., [0, 1, 2, 0]], ImageForm(16, range=(0, 1000)))
 
 
 def test_eight_bits_stay_what_they_were():
     grey = (RAMP % 100).astype(np.uint8)
     decoded = decode(file_of(grey, "PNG"), FORM)
-    assert not decoded.deep
+    assert not decoded.high_bit_depth
     assert np.array_equal(decoded.pixels, np.repeat(grey[..., None], 3, axis=2))
 
 
 def test_one_channel_is_the_luma():
     colours = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    decoded = decode(file_of(colours, "PNG"), Form(16, channels=1)).pixels
+    decoded = decode(file_of(colours, "PNG"), ImageForm(16, channels=1)).pixels
     luma = colours @ np.array([0.299, 0.587, 0.114])  # ITU-R 601-2
     assert decoded.shape == (16, 16, 1)
     assert np.abs(decoded[..., 0] - luma).max() <= 1
     grey = colours[..., 0]
     for payload in (grey, grey[..., None], file_of(grey, "PNG")):
-        assert np.array_equal(decode(payload, Form(16, channels=1)).pixels[..., 0], grey)
+        assert np.array_equal(decode(payload, ImageForm(16, channels=1)).pixels[..., 0], grey)
 
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
@@ -247,7 +247,7 @@ def test_bytes_choose_no_other_decoder(kind):
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "MPO"])
 def test_the_formats_we_mean_open(kind):
     payload = file_of(np.full((16, 16, 3), 100, np.uint8), kind)
-    assert np.abs(decode(payload, Form(8)).pixels.astype(int) - 100).max() <= 2
+    assert np.abs(decode(payload, ImageForm(8)).pixels.astype(int) - 100).max() <= 2
 
 
 def banded(
@@ -284,12 +284,12 @@ def test_a_tiff_with_bands_beside_its_colours_says_so(bands, extra, more, big, t
     payload = banded(bands, 8, 2, extra, big)
     (tmp_path / "a.tif").write_bytes(payload)
     for given in (payload, tmp_path / "a.tif"):
-        decoded = decode(given, Form(8))
+        decoded = decode(given, ImageForm(8))
         assert decoded.bands == more
         black = 0 if extra != 2 else 1  # the fourth band is an opacity of 3 of 255
         assert (decoded.pixels == [0, 1 - black, 2 - 2 * black]).all()
-    assert decode(banded(2, 8, 1, 0), Form(8)).bands  # grey, and one more
-    assert not decode(file_of(RAMP, "TIFF"), Form(8)).bands
+    assert decode(banded(2, 8, 1, 0), ImageForm(8)).bands  # grey, and one more
+    assert not decode(file_of(RAMP, "TIFF"), ImageForm(8)).bands
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -301,10 +301,10 @@ def test_a_tiff_whose_bands_cannot_be_read_says_how_many_it_has(bands, bits, pho
     said = f"^a TIFF of {bands} bands of {bits} bits, which Pillow does not read; write three of its bands as 8 bits"
     for given in (payload, tmp_path / "a.tif"):
         with pytest.raises(BadImage, match=said):
-            decode(given, Form(8))
+            decode(given, ImageForm(8))
     for damaged in (payload[:20], payload[:40], payload[:2], b"II*\0" + bytes(4)):
         with pytest.raises(BadImage, match="no image of a format that is read"):
-            decode(damaged, Form(8))
+            decode(damaged, ImageForm(8))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_tiff_whose_bands_cannot_be_read_says_how_many_it_has(bands, bits, pho
 )
 def test_a_tiff_of_one_band_that_cannot_be_read_says_what_it_holds(bits, kind, photometric, said):
     with pytest.raises(BadImage, match=rf"^a TIFF of {said}.*, which Pillow does not read so; write it as 8 or 16"):
-        decode(banded(1, bits, photometric, kind=kind), Form(8))
+        decode(banded(1, bits, photometric, kind=kind), ImageForm(8))
 
 
 def test_a_tiff_of_32_bits_without_a_sign_keeps_its_high_bit():
@@ -322,15 +322,15 @@ def test_a_tiff_of_32_bits_without_a_sign_keeps_its_high_bit():
     with_sign, without = (struct.pack("<HHIH", 339, 3, 1, kind) for kind in (2, 1))
     payload = file_of(unsigned.view(np.int32), "TIFF")
     assert payload.count(with_sign) == 1
-    expected = decode(file_of(signed, "TIFF"), Form(8, channels=1)).pixels
+    expected = decode(file_of(signed, "TIFF"), ImageForm(8, channels=1)).pixels
     assert (expected[0, 0], expected[-1, -1]) == (0, 255)
-    assert (decode(payload.replace(with_sign, without), Form(8, channels=1)).pixels == expected).all()
+    assert (decode(payload.replace(with_sign, without), ImageForm(8, channels=1)).pixels == expected).all()
 
 
 def test_a_tiff_of_8_bits_with_a_sign_is_refused():
     with pytest.raises(BadImage, match=r"^8 bits with a sign"):
-        decode(banded(1, 8, 1, kind=2), Form(8))
-    assert (decode(banded(1, 8, 1, kind=1), Form(8)).pixels == 0).all()
+        decode(banded(1, 8, 1, kind=2), ImageForm(8))
+    assert (decode(banded(1, 8, 1, kind=1), ImageForm(8)).pixels == 0).all()
 
 
 def test_an_empty_file_is_called_empty_and_no_reason_names_an_object_of_python(tmp_path):
@@ -348,7 +348,7 @@ def test_pillow_says_nothing_of_its_own(tmp_path):
     (tmp_path / "a.tif").write_bytes(banded(13, 16, 1, 0))
     code = (
         "import sys; from pathlib import Path; from rayfed_ssl.data.decode import *\n"
-        "try: decode(Path(sys.argv[1]), Form(8))\n"
+        "try: decode(Path(sys.argv[1]), ImageForm(8))\n"
         "except BadImage: print('bad')"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.tif")], capture_output=True, check=True)
@@ -374,10 +374,12 @@ def tagged(orientation: int) -> Image.Exif:
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
-@pytest.mark.parametrize(("kind", "deep"), [("PNG", False), ("TIFF", False), ("WEBP", False), ("PNG", True)])
-def test_images_are_turned_as_their_exif_orientation_says(kind, deep, orientation):
+@pytest.mark.parametrize(("kind", "high_bit_depth"), [("PNG", False), ("TIFF", False), ("WEBP", False), ("PNG", True)])
+def test_images_are_turned_as_their_exif_orientation_says(kind, high_bit_depth, orientation):
     draw = np.random.default_rng(0)
-    pixels = draw.integers(0, 4096, (64, 64), np.uint16) if deep else draw.integers(0, 256, (64, 64, 3), np.uint8)
+    pixels = (
+        draw.integers(0, 4096, (64, 64), np.uint16) if high_bit_depth else draw.integers(0, 256, (64, 64, 3), np.uint8)
+    )
     options = {"lossless": True} if kind == "WEBP" else {}
     file = file_of(pixels, kind, exif=tagged(orientation), **options)
     shown = np.ascontiguousarray(UPRIGHT[orientation](pixels))
@@ -393,7 +395,7 @@ def test_a_large_jpeg_is_turned_too_and_a_damaged_orientation_is_none():
     scene[:, :150, 0] = 255
     turned = np.ascontiguousarray(scene.swapaxes(0, 1)[::-1])  # as its first row, the scene's right side
     for exif in (tagged(6).tobytes(), tagged(6).tobytes().replace(b"\x01\x12", b"\x01\x13")):
-        decoded = decode(file_of(turned, "JPEG", exif=exif, quality=95), Form(16)).pixels.astype(int)
+        decoded = decode(file_of(turned, "JPEG", exif=exif, quality=95), ImageForm(16)).pixels.astype(int)
         upright = decoded[:, :7, 0].min() > 250 and decoded[:, 9:, 0].max() < 5
         assert upright == (exif == tagged(6).tobytes())
     plain = decode(file_of(turned, "PNG"), FORM).pixels
@@ -424,7 +426,7 @@ def test_grey_with_an_alpha_channel_that_is_multiplied_in_is_laid_on_black():
     """As some TIFFs have it (``ExtraSamples`` 1): black grounds add nothing, so the grey values stay."""
     grey = np.array([[60, 128], [255, 0]], np.uint8)
     image = Image.merge("LA", [Image.fromarray(grey), Image.new("L", (2, 2), 128)])
-    found = decode_opened(image.convert("La"), Form(2, channels=1))
+    found = decode_opened(image.convert("La"), ImageForm(2, channels=1))
     assert found.transparent
     assert np.abs(found.pixels[..., 0].astype(int) - grey * (128 / 255)).max() <= 1
 

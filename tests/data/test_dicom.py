@@ -19,7 +19,7 @@ from pydicom.encaps import encapsulate  # noqa: E402
 from pydicom.pixels import apply_modality_lut, apply_voi_lut, apply_windowing  # noqa: E402
 
 from rayfed_ssl.data import dicom  # noqa: E402
-from rayfed_ssl.data.decode import Form, decode  # noqa: E402
+from rayfed_ssl.data.decode import ImageForm, decode  # noqa: E402
 from rayfed_ssl.data.images import BadImage  # noqa: E402
 from tests.data.scans import encoded, lut, scan  # noqa: E402
 
@@ -32,7 +32,7 @@ SIGNED = DRAW.integers(-1000, 2000, (SIDE, SIDE), dtype=np.int16)
 def grey(header, **form) -> np.ndarray:
     """(SIDE, SIDE) of the decoded square."""
     payload = header if isinstance(header, bytes | Path) else encoded(header)
-    return decode(payload, Form(SIDE, channels=1, **form)).pixels[..., 0]
+    return decode(payload, ImageForm(SIDE, channels=1, **form)).pixels[..., 0]
 
 
 def own(name: str) -> Path:
@@ -51,9 +51,9 @@ def to_bytes(values: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def test_without_window_and_range_an_image_has_its_own() -> None:
-    decoded = decode(encoded(scan(TWELVE, 12)), Form(SIDE, channels=1))
+    decoded = decode(encoded(scan(TWELVE, 12)), ImageForm(SIDE, channels=1))
     assert np.array_equal(decoded.pixels[..., 0], to_bytes(TWELVE.astype(float), TWELVE.min(), TWELVE.max()))
-    assert decoded.deep
+    assert decoded.high_bit_depth
     assert not decoded.windowed
     assert decoded.clipped is None
 
@@ -61,7 +61,7 @@ def test_without_window_and_range_an_image_has_its_own() -> None:
 @pytest.mark.parametrize("slope", [1, 2, 0.37])
 def test_a_range_is_in_rescaled_units_and_comes_before_the_window(slope: float) -> None:
     header = scan(TWELVE, 12, RescaleSlope=slope, RescaleIntercept=-1024, WindowCenter=40, WindowWidth=400)
-    decoded = decode(encoded(header), Form(SIDE, channels=1, range=(-1000, 400)))
+    decoded = decode(encoded(header), ImageForm(SIDE, channels=1, range=(-1000, 400)))
     hounsfield = apply_modality_lut(TWELVE, header)
     assert np.array_equal(decoded.pixels[..., 0], to_bytes(hounsfield, -1000, 400))
     assert not decoded.windowed
@@ -95,9 +95,9 @@ def test_windows_are_those_of_the_standard(function: str, center: float, width: 
 
 def test_a_window_is_one_of_rescaled_values_and_its_clipping_is_told() -> None:
     header = scan(TWELVE, 12, RescaleSlope=2, RescaleIntercept=-1000, WindowCenter=500, WindowWidth=101)
-    decoded = decode(encoded(header), Form(SIDE, channels=1))
+    decoded = decode(encoded(header), ImageForm(SIDE, channels=1))
     assert np.array_equal(decoded.pixels[..., 0], to_bytes(2.0 * TWELVE - 1000, 449.5, 549.5))
-    assert (decoded.deep, decoded.windowed) == (True, True)
+    assert (decoded.high_bit_depth, decoded.windowed) == (True, True)
     assert decoded.clipped == (2 * int(TWELVE.min()) - 1000, 2 * int(TWELVE.max()) - 1000)
 
 
@@ -158,12 +158,12 @@ def test_padding_is_of_no_range_and_of_no_clipping(padding: dict[str, int]) -> N
     padded = SIGNED.copy()
     padded[:4] = -2000
     seen = padded[4:]
-    decoded = decode(encoded(scan(padded, **padding)), Form(SIDE, channels=1))
+    decoded = decode(encoded(scan(padded, **padding)), ImageForm(SIDE, channels=1))
     assert np.array_equal(decoded.pixels[..., 0], to_bytes(padded.astype(float), seen.min(), seen.max()))
     assert decoded.clipped is None
-    within = decode(encoded(scan(padded, **padding)), Form(SIDE, channels=1, range=(-1000, 2000)))
+    within = decode(encoded(scan(padded, **padding)), ImageForm(SIDE, channels=1, range=(-1000, 2000)))
     assert within.clipped is None
-    assert decode(encoded(scan(padded)), Form(SIDE, channels=1, range=(-1000, 2000))).clipped is not None
+    assert decode(encoded(scan(padded)), ImageForm(SIDE, channels=1, range=(-1000, 2000))).clipped is not None
     unsigned = scan(padded)
     unsigned.add_new("PixelPaddingValue", "US", 65536 - 2000)  # as some write it
     assert np.array_equal(grey(unsigned), decoded.pixels[..., 0])
@@ -171,12 +171,12 @@ def test_padding_is_of_no_range_and_of_no_clipping(padding: dict[str, int]) -> N
 
 def test_images_of_8_bits_keep_their_values_but_for_a_window_of_their_own() -> None:
     eight = DRAW.integers(0, 256, (SIDE, SIDE), dtype=np.uint8)
-    plain = decode(encoded(scan(eight)), Form(SIDE, channels=1, range=(-1000, 400)))
+    plain = decode(encoded(scan(eight)), ImageForm(SIDE, channels=1, range=(-1000, 400)))
     assert np.array_equal(plain.pixels[..., 0], eight)
-    assert not plain.deep
-    windowed = decode(encoded(scan(eight, WindowCenter=100, WindowWidth=51)), Form(SIDE, channels=1))
+    assert not plain.high_bit_depth
+    windowed = decode(encoded(scan(eight, WindowCenter=100, WindowWidth=51)), ImageForm(SIDE, channels=1))
     assert np.array_equal(windowed.pixels[..., 0], to_bytes(eight.astype(float), 74.5, 124.5))
-    assert (windowed.deep, windowed.windowed, windowed.clipped) == (False, True, None)
+    assert (windowed.high_bit_depth, windowed.windowed, windowed.clipped) == (False, True, None)
     six = scan((eight >> 2).astype(np.uint8), 6)
     assert np.array_equal(grey(six), to_bytes((eight >> 2).astype(float), 0, 63))
 
@@ -189,10 +189,10 @@ def test_enhanced_files_say_it_in_groups_of_frames() -> None:
     window.WindowCenter, window.WindowWidth = 50, 1001
     shared.PixelValueTransformationSequence, first.FrameVOILUTSequence = [rescale], [window]
     header.SharedFunctionalGroupsSequence, header.PerFrameFunctionalGroupsSequence = [shared], [first]
-    decoded = decode(encoded(header), Form(SIDE, channels=1))
+    decoded = decode(encoded(header), ImageForm(SIDE, channels=1))
     assert np.array_equal(decoded.pixels[..., 0], to_bytes(2.0 * SIGNED - 10, -450.5, 549.5))
     assert decoded.frames
-    assert not decode(encoded(scan(SIGNED)), Form(SIDE)).frames
+    assert not decode(encoded(scan(SIGNED)), ImageForm(SIDE)).frames
 
 
 def test_values_of_float_are_scaled_like_others() -> None:
@@ -212,13 +212,13 @@ def test_values_of_float_are_scaled_like_others() -> None:
 
 def test_colours_are_those_of_the_file() -> None:
     picture = DRAW.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-    assert np.array_equal(decode(encoded(scan(picture)), Form(SIDE)).pixels, picture)
+    assert np.array_equal(decode(encoded(scan(picture)), ImageForm(SIDE)).pixels, picture)
     sixteen = picture.astype(np.uint16) * 257
     with pytest.raises(BadImage, match=r"16 bits per channel .* set data\.range=\[0,65535\]"):
-        decode(encoded(scan(sixteen)), Form(SIDE))
-    decoded = decode(encoded(scan(sixteen)), Form(SIDE, range=(0, 65535)))
+        decode(encoded(scan(sixteen)), ImageForm(SIDE))
+    decoded = decode(encoded(scan(sixteen)), ImageForm(SIDE, range=(0, 65535)))
     assert np.array_equal(decoded.pixels, picture)
-    assert decoded.deep
+    assert decoded.high_bit_depth
 
 
 def test_a_palette_becomes_rgb() -> None:
@@ -229,12 +229,12 @@ def test_a_palette_becomes_rgb() -> None:
         header.add_new(f"{colour}PaletteColorLookupTableDescriptor", "US", [256, 0, 16])
         data = (column.astype("<u2") * 256).tobytes()
         header.add_new(f"{colour}PaletteColorLookupTableData", "OW", data)
-    decoded = decode(encoded(header), Form(SIDE))
+    decoded = decode(encoded(header), ImageForm(SIDE))
     assert np.array_equal(decoded.pixels, table[places])
-    assert not decoded.deep
+    assert not decoded.high_bit_depth
     header.add_new("SegmentedRedPaletteColorLookupTableData", "OW", b"\0\0\1\0\5\0")
     with pytest.raises(BadImage, match="in segments, which are not read; convert it first"):
-        decode(encoded(header), Form(SIDE))
+        decode(encoded(header), ImageForm(SIDE))
 
 
 SAME = [
@@ -251,13 +251,13 @@ SAME = [
 
 @pytest.mark.parametrize(("name", "most"), SAME)
 def test_one_picture_is_the_same_in_every_coding_of_colours(name: str, most: int) -> None:
-    pictures = [decode(own(one), Form(100)).pixels.astype(int) for one in ("SC_rgb_rle.dcm", name)]
+    pictures = [decode(own(one), ImageForm(100)).pixels.astype(int) for one in ("SC_rgb_rle.dcm", name)]
     assert np.abs(pictures[0] - pictures[1]).max() <= most
 
 
 def test_an_adobe_marker_says_which_colours_a_jpeg_has() -> None:
     names = ("SC_rgb_jpeg_app14_dcmd.dcm", "SC_jpeg_no_color_transform_2.dcm")
-    pictures = [decode(own(name), Form(256)).pixels for name in names]
+    pictures = [decode(own(name), ImageForm(256)).pixels for name in names]
     assert np.array_equal(*pictures)
 
 
@@ -291,7 +291,7 @@ def test_lossless_compression_changes_nothing(syntax: str) -> None:
     "name", ["MR_small_RLE.dcm", "MR_small_jp2klossless.dcm", "MR_small_jpeg_ls_lossless.dcm", "MR_small_bigendian.dcm"]
 )
 def test_signed_values_come_back_from_every_coding(name: str) -> None:
-    assert np.array_equal(*(decode(own(one), Form(64)).pixels for one in ("MR_small.dcm", name)))
+    assert np.array_equal(*(decode(own(one), ImageForm(64)).pixels for one in ("MR_small.dcm", name)))
 
 
 def test_twelve_bits_of_lossy_jpeg_are_read() -> None:
@@ -366,7 +366,7 @@ def test_pydicom_is_imported_for_dicom_alone(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(tmp_path / "a.png")
     code = (
         "import sys; from pathlib import Path; from rayfed_ssl.data.decode import *; import rayfed_ssl.data.sources\n"
-        "decode(Path(sys.argv[1]), Form(8)); print('pydicom' in sys.modules, 'imagecodecs' in sys.modules)"
+        "decode(Path(sys.argv[1]), ImageForm(8)); print('pydicom' in sys.modules, 'imagecodecs' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], capture_output=True, check=True)
     assert ran.stdout == b"False False\n"
@@ -393,7 +393,7 @@ def test_damaged_files_end_as_bad_images(syntax: str) -> None:
     said_of_bad = []
     for content in damaged(encoded(header), random.Random(0), 60):
         try:
-            decode(content, Form(SIDE, max_pixels=10_000))
+            decode(content, ImageForm(SIDE, max_pixels=10_000))
         except BadImage as error:
             said_of_bad.append(str(error))
     assert all(text.isprintable() and 0 < len(text) <= 300 for text in said_of_bad)

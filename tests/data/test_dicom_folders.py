@@ -16,7 +16,7 @@ pytest.importorskip("imagecodecs", reason="imagecodecs is not installed (extra d
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data import dicom
 from rayfed_ssl.data.catalogue import catalogued
-from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.data.decode import ImageForm, decode
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.models.transform import Transform
 from tests.data.files import fetch, refused, write_parquet
@@ -84,7 +84,7 @@ def test_bytes_in_parquet_are_read_like_files(tmp_path: Path) -> None:
     for split, rows in {"train": made[:4], "test": made[4:]}.items():
         write_parquet(tmp_path / f"d/{split}.parquet", [encoded(one) for one in rows], [0, 1] * (len(rows) // 2))
     data = fetch(tmp_path, "parquet", path=tmp_path / "d")
-    expected = np.stack([decode(encoded(one), Form(SIDE)).pixels for one in made[:4]])
+    expected = np.stack([decode(encoded(one), ImageForm(SIDE)).pixels for one in made[:4]])
     assert np.array_equal(data.train.pixels, expected)
 
 

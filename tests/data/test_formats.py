@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data import decode as decoding
 from rayfed_ssl.data import formats, sources, walking
-from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.data.decode import ImageForm, decode
 from rayfed_ssl.data.images import BadImage
 from tests.data.files import fetch, pictures, png, put, refused, write_parquet
 
@@ -42,7 +42,7 @@ def test_they_are_read_in_folders_and_in_parquet(tmp_path: Path, kind: str, suff
         assert {pixels.tobytes() for pixels in data.train.pixels} == wanted
         assert texts(data.notes)[1:] == ()  # the first counts copies
     with pytest.raises(BadImage):
-        decode(encoded[0][: len(encoded[0]) // 2], Form(16))
+        decode(encoded[0][: len(encoded[0]) // 2], ImageForm(16))
 
 
 def test_an_animated_avif_and_one_that_is_turned_are_read_like_others() -> None:
@@ -50,12 +50,12 @@ def test_an_animated_avif_and_one_that_is_turned_are_read_like_others() -> None:
     file, exif = io.BytesIO(), Image.Exif()
     first = Image.new("RGB", (32, 16), "red")
     first.save(file, "AVIF", save_all=True, append_images=[Image.new("RGB", (32, 16), "blue")])
-    decoded = decode(file.getvalue(), Form(16))
+    decoded = decode(file.getvalue(), ImageForm(16))
     assert decoded.frames
     assert decoded.pixels[..., 0].min() > 200
     file, exif[274] = io.BytesIO(), 6
     first.save(file, "AVIF", exif=exif)  # with several frames, Pillow 13 crashes
-    decoded = decode(file.getvalue(), Form(16, fit="pad"))
+    decoded = decode(file.getvalue(), ImageForm(16, fit="pad"))
     assert decoded.pixels[0, 8, 0] > 200  # upright: black is left and right of it
     assert decoded.pixels[8, 0].max() < 50
 
@@ -75,8 +75,8 @@ def test_a_range_is_of_the_values_in_a_jpeg_2000_whatever_its_depth(signed: bool
     needs("jpg_2000")
     values = np.arange(4096).reshape(64, 64) - (2048 if signed else 0)
     low, high = (-500, 1500) if signed else (1000, 3000)
-    decoded = decode(twelve_bits(values, signed), Form(64, range=(low, high), channels=1))
-    assert decoded.deep
+    decoded = decode(twelve_bits(values, signed), ImageForm(64, range=(low, high), channels=1))
+    assert decoded.high_bit_depth
     assert decoded.clipped == (values.min(), values.max())
     wanted = np.rint((np.clip(values, low, high) - low) / (high - low) * 255)
     assert np.array_equal(decoded.pixels[..., 0], wanted)
@@ -91,8 +91,8 @@ def test_colours_of_more_than_eight_bits_need_their_range_said_as_in_png() -> No
     content[start : start + 9 : 3] = bytes([11] * 3)
     content[content.index(b"ihdr") + 14] = 11
     with pytest.raises(BadImage, match=r"12 bits per channel in mode RGB.*data\.range=\[0,4095\] if they use all"):
-        decode(bytes(content), Form(16))
-    assert decode(bytes(content), Form(16, range=(0, 4095))).deep
+        decode(bytes(content), ImageForm(16))
+    assert decode(bytes(content), ImageForm(16, range=(0, 4095))).high_bit_depth
 
 
 @pytest.mark.parametrize(("kind", "suffix", "feature"), KINDS[:2])
@@ -138,7 +138,7 @@ def test_heic_is_read_in_folders_and_in_parquet(tmp_path: Path) -> None:
         assert {pixels.tobytes() for pixels in data.train.pixels} == {image.tobytes() for image in images}  # lossless
         assert texts(data.notes)[1:] == ()  # the first counts copies
     with pytest.raises(BadImage):
-        decode(encoded[0][: len(encoded[0]) // 2], Form(16))
+        decode(encoded[0][: len(encoded[0]) // 2], ImageForm(16))
 
 
 def test_a_heic_is_turned_once_and_its_primary_image_is_read_on_the_background() -> None:
@@ -148,21 +148,21 @@ def test_a_heic_is_turned_once_and_its_primary_image_is_read_on_the_background()
     exif = Image.Exif()
     exif[274] = 3  # tells what was done: the container says how to turn, by a property that this file has not
     for same in (content, heic(Image.fromarray(pixels), quality=95, exif=exif)):
-        decoded = decode(same, Form(16, fit="stretch")).pixels
+        decoded = decode(same, ImageForm(16, fit="stretch")).pixels
         assert decoded[:6].min() > 200
         assert decoded[-6:].max() < 50
     red, blue = Image.new("RGB", (32, 32), "red"), Image.new("RGB", (32, 32), "blue")
-    both = decode(heic(red, save_all=True, append_images=[blue], primary_index=1), Form(16))
+    both = decode(heic(red, save_all=True, append_images=[blue], primary_index=1), ImageForm(16))
     assert not both.frames  # the file says which of them it is
     assert both.pixels[..., 2].min() > 200
-    clear = decode(heic(Image.new("RGBA", (32, 32), (255, 0, 0, 0))), Form(16, background="white"))
+    clear = decode(heic(Image.new("RGBA", (32, 32), (255, 0, 0, 0))), ImageForm(16, background="white"))
     assert clear.transparent
     assert clear.pixels.min() > 250
 
 
 def test_a_heic_of_too_many_pixels_is_refused_before_they_are_read() -> None:
     with pytest.raises(BadImage, match=r"^64x64 pixels, more than max_pixels=4000"):
-        decode(heic(Image.new("RGB", (64, 64))), Form(16, max_pixels=4000))
+        decode(heic(Image.new("RGB", (64, 64))), ImageForm(16, max_pixels=4000))
 
 
 def test_without_its_decoder_heic_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_without_its_decoder_heic_is_called_that(tmp_path: Path, monkeypatch: py
     for module in (walking, decoding):
         monkeypatch.setattr(module, "SUFFIXES", formats.SUFFIXES - formats.HEIC)
     with pytest.raises(BadImage, match=r"^it is HEIC, which takes pip install 'rayfed-ssl\[heic\]'; or convert it to"):
-        decode(content, Form(16))
+        decode(content, ImageForm(16))
     put(tmp_path, {f"a/{n}.png": image for n, image in enumerate(pictures(5))})
     (tmp_path / "a/IMG_1.HEIC").write_bytes(content)
     notes = texts(fetch(tmp_path, "imagefolder").notes)
@@ -183,12 +183,12 @@ def test_a_decoder_of_heic_that_cannot_be_imported_does_no_harm_to_other_images(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(formats, "HEIC_HERE", True)
-    monkeypatch.setattr(formats, "_PILLOW_HEIF", Late("a_decoder_without_its_library"))
-    assert decode(png(pictures(1)[0]), Form(16)).pixels.shape == (16, 16, 3)
+    monkeypatch.setattr(formats, "_PILLOW_HEIF", LazyModule("a_decoder_without_its_library"))
+    assert decode(png(pictures(1)[0]), ImageForm(16)).pixels.shape == (16, 16, 3)
     with pytest.raises(BadImage, match=r"^its content is no image of a format that is read"):
-        decode(b"no image", Form(16))
+        decode(b"no image", ImageForm(16))
     with pytest.raises(BadImage, match=r"ModuleNotFoundError: No module named 'a_decoder_without"):
-        decode(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", Form(16))
+        decode(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", ImageForm(16))
 
 
 def test_what_was_left_out_for_want_of_heic_is_read_once_it_is_there(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.data import decoding
-from rayfed_ssl.data.decode import Form
+from rayfed_ssl.data.decode import ImageForm
 from rayfed_ssl.data.decoding import WAITING_BYTES, decoded_blocks
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.parquet_files import BYTES_AT_A_TIME, few_rows, readable
@@ -51,7 +51,7 @@ def test_small_images_of_many_row_groups_are_all_read_in_order(tmp_path: Path) -
 def test_no_more_large_images_are_read_than_are_soon_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     payload, decoded, most = b"x" * MIB, [], 0
 
-    def slow(payload: bytes, form: Form) -> None:
+    def slow(payload: bytes, form: ImageForm) -> None:
         time.sleep(0.0005)
         decoded.append(len(payload))
         raise BadImage("none")
@@ -64,7 +64,7 @@ def test_no_more_large_images_are_read_than_are_soon_decoded(monkeypatch: pytest
 
     monkeypatch.setattr(decoding, "decode", slow)
     monkeypatch.setattr(decoding, "THREADS", 16)
-    blocks = list(decoded_blocks(rows(), Form(8), 256))
+    blocks = list(decoded_blocks(rows(), ImageForm(8), 256))
     assert [len(names) for names, _ in blocks] == [256] * 5 + [220]
     assert [name for names, _ in blocks for name in names] == list(range(1500))
     assert all(len(names) == len(results) for names, results in blocks)

@@ -250,7 +250,7 @@ def test_transparency_and_truth_are_as_of_png_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["<u2", ">u2", "<i2", "<i4", "<f2", "<f4", ">f4", "<f8"])
-def test_deep_grey_images_are_scaled_as_deep_files_are(tmp_path: Path, kind: str) -> None:
+def test_grey_images_of_high_bit_depth_are_scaled_as_such_files_are(tmp_path: Path, kind: str) -> None:
     values = np.random.default_rng(0).integers(0, 2001, (6, SIZE, SIZE)).astype(kind)
     path = saved(tmp_path / "a.npz", images=values)
     low, high = (
@@ -271,7 +271,9 @@ def test_deep_grey_images_are_scaled_as_deep_files_are(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize(("kind", "range"), [("float32", (0, 1)), ("uint16", (0, 65535)), ("float64", (-1, 1))])
-def test_deep_colours_need_a_range_that_all_channels_share(tmp_path: Path, kind: str, range: tuple[int, int]) -> None:
+def test_colours_of_high_bit_depth_need_a_range_that_all_channels_share(
+    tmp_path: Path, kind: str, range: tuple[int, int]
+) -> None:
     low, high = range
     truth = colours(4)
     values = (low + truth / 255 * (high - low)).astype(kind) if kind != "uint16" else truth.astype(kind) * 257

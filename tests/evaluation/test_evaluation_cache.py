@@ -13,7 +13,7 @@ import torch
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import cache
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.results import PIXELS, Subject
+from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.simulation.worker import Worker
 
 SETTINGS: dict[str, Any] = {
@@ -29,8 +29,8 @@ def assessed(round: int = 0, **changes: Any) -> dict[str, float]:
     """What a fresh worker says of the untrained encoder and the raw pixels."""
     config = RunConfig.model_validate(SETTINGS | changes)
     worker = Worker(config, deal(config))
-    subject = Subject(None, "small_cnn_bn", worker.initial("small_cnn_bn"))
-    return worker.assess(round, subject, None) | worker.assess(round, PIXELS, None)
+    encoder = EvaluatedEncoder(None, "small_cnn_bn", worker.initial("small_cnn_bn"))
+    return worker.assess(round, encoder, None) | worker.assess(round, PIXELS, None)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_other_weights_have_another_entry(entries: Path) -> None:
     vector = weights.vector.copy()
     vector[0] = np.nextafter(vector[0], np.float32(9))
     for given in (weights, weights.with_vector(vector)):
-        worker.assess(0, Subject(None, "small_cnn_bn", given), None)
+        worker.assess(0, EvaluatedEncoder(None, "small_cnn_bn", given), None)
     assert len(list(entries.iterdir())) == 2
 
 
@@ -97,10 +97,10 @@ def test_other_labels_and_other_threads_have_another_entry(entries: Path) -> Non
             test = dataclasses.replace(federation.dataset.test, labels=labels)
             federation = dataclasses.replace(federation, dataset=dataclasses.replace(federation.dataset, test=test))
         worker = Worker(config, federation)
-        subject = Subject(None, "small_cnn_bn", worker.initial("small_cnn_bn"))
+        encoder = EvaluatedEncoder(None, "small_cnn_bn", worker.initial("small_cnn_bn"))
         try:
             torch.set_num_threads(threads)
-            worker.assess(0, subject, None)
+            worker.assess(0, encoder, None)
         finally:
             torch.set_num_threads(before)
     assert len(list(entries.iterdir())) == 3
@@ -109,7 +109,7 @@ def test_other_labels_and_other_threads_have_another_entry(entries: Path) -> Non
 def test_after_training_nothing_is_remembered(entries: Path) -> None:
     config = RunConfig.model_validate(SETTINGS)
     worker = Worker(config, deal(config))
-    worker.assess(1, Subject(None, "small_cnn_bn", worker.initial("small_cnn_bn")), None)
+    worker.assess(1, EvaluatedEncoder(None, "small_cnn_bn", worker.initial("small_cnn_bn")), None)
     assert not entries.exists()
 
 

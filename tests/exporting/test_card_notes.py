@@ -24,12 +24,12 @@ from rayfed_ssl.data.decoded_notes import SAID, counted, misfitting, plain
 from rayfed_ssl.data.holdout import held_out_notes
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.limits import unseen_classes
+from rayfed_ssl.data.ownership import shared_notes, ungrouped
 from rayfed_ssl.data.partition import FromFile, Natural
 from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.split_rows import NO_LABEL, Beside
 from rayfed_ssl.data.store import MISFITS, Misfits
-from rayfed_ssl.data.whose import shared_notes, ungrouped
 from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
 from rayfed_ssl.exporting.encoders import run_encoder

@@ -11,7 +11,7 @@ from rayfed_ssl.data.augment import clean
 from rayfed_ssl.federated import bench
 from rayfed_ssl.federated.bench import Workbench, resolve_device
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from tests.evaluation.materials import fewshot_accuracy, knn_accuracy
 from tests.tiny import tiny
 
@@ -20,7 +20,7 @@ def test_evaluation_has_the_encoder_in_eval_mode() -> None:
     """BatchNorm's running statistics are far from those of any batch, so the mode shows in the features."""
     config = tiny("fedsimclr", evaluation__protocols=["knn", "fewshot"], evaluation__fewshot={"draws": 3})
     federation = deal(config)
-    workbench, initial = Workbench(config, federation), Initial(config, federation)
+    workbench, initial = Workbench(config, federation), InitialWeights(config, federation)
     weights = initial("small_cnn_bn")
     vector, draw = weights.vector.copy(), np.random.default_rng(0)
     buffers = vector[weights.parameters :]

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from rayfed_ssl.leak.auc import area, newcombe, null_deviation, placements, told, true_positives, variance
+from rayfed_ssl.leak.auc import area, estimate_auc, newcombe, null_deviation, placements, true_positives, variance
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 
 MEMBERS, OTHERS = np.array([0.9, 0.8, 0.8, 0.4]), np.array([0.7, 0.8, 0.3])
@@ -22,7 +22,7 @@ def test_area_and_interval_by_hand() -> None:
     np.testing.assert_allclose(above, [1, 5 / 6, 5 / 6, 1 / 3], rtol=1e-12)
     np.testing.assert_allclose(below, [0.75, 0.5, 1], rtol=1e-12)
     assert variance(MEMBERS, OTHERS) == pytest.approx(0.0416666667, abs=1e-10)
-    found = told(MEMBERS, OTHERS)
+    found = estimate_auc(MEMBERS, OTHERS)
     assert (found.low, found.high) == (pytest.approx(0.2620915, abs=1e-6), pytest.approx(0.9620337, abs=1e-6))
     assert area(OTHERS, MEMBERS) == pytest.approx(0.25, abs=1e-15)
 
@@ -43,7 +43,7 @@ def test_chance_where_there_is_nothing_to_know() -> None:
     assert area(np.ones(5), np.ones(7)) == 0.5
     assert area(MEMBERS, MEMBERS) == 0.5
     assert null_deviation(1000, 1000) == pytest.approx(0.0129, abs=5e-5)
-    constant = told(np.ones(5), np.ones(7))
+    constant = estimate_auc(np.ones(5), np.ones(7))
     assert 0.15 < constant.low < 0.5 < constant.high < 0.85  # twelve scores that are all alike tell little
     assert constant.low + constant.high == pytest.approx(1)
     rng = np.random.default_rng(1)
@@ -52,15 +52,15 @@ def test_chance_where_there_is_nothing_to_know() -> None:
 
 
 def test_told_apart_entirely() -> None:
-    found = told(np.array([2.0, 3.0, 4.0]), np.array([0.0, 1.0]))
+    found = estimate_auc(np.array([2.0, 3.0, 4.0]), np.array([0.0, 1.0]))
     assert (found.auc, found.high, found.tpr) == (1.0, 1.0, 1.0)
     assert found.low < 0.5  # of three and two images that says little
-    turned = told(np.array([0.0, 1.0]), np.array([2.0, 3.0, 4.0]))
+    turned = estimate_auc(np.array([0.0, 1.0]), np.array([2.0, 3.0, 4.0]))
     assert (turned.auc, turned.low, turned.high) == (0.0, 0.0, pytest.approx(1 - found.low))
     with pytest.raises(ValueError, match="at least 2"):
-        told(np.array([1.0]), np.array([0.0, 1.0]))
+        estimate_auc(np.array([1.0]), np.array([0.0, 1.0]))
     with pytest.raises(ValueError, match="finite"):
-        told(np.array([1.0, np.nan]), np.array([0.0, 1.0]))
+        estimate_auc(np.array([1.0, np.nan]), np.array([0.0, 1.0]))
 
 
 @pytest.mark.parametrize(("m", "n", "a"), [(20, 20, 1.0), (135, 134, 1.0), (30, 8, 0.0), (12, 12, 0.5), (9, 40, 0.8)])
@@ -78,7 +78,7 @@ def test_the_ends_of_newcombes_interval_solve_its_equation(m: int, n: int, a: fl
 def test_areas_near_one_are_covered_also_by_samples_that_are_told_apart_entirely() -> None:
     rng, true = np.random.default_rng(2), 0.993
     shift = math.sqrt(2) * norm.ppf(true)
-    found = [told(rng.normal(shift, 1, 20), rng.normal(0, 1, 20)) for _ in range(300)]
+    found = [estimate_auc(rng.normal(shift, 1, 20), rng.normal(0, 1, 20)) for _ in range(300)]
     assert sum(each.auc == 1 for each in found) > 60
     assert sum(each.low <= true <= each.high for each in found) > 0.93 * 300
 

@@ -23,7 +23,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.uploads import Correlation
-from rayfed_ssl.leak.auc import Told, null_deviation
+from rayfed_ssl.leak.auc import AucEstimate, null_deviation
 from rayfed_ssl.leak.audit import (
     AGREEMENT,
     FALL,
@@ -70,10 +70,10 @@ def averaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_round_repeated_makes_the_messages_that_the_run_averaged(averaged: Path) -> None:
     config = tiny("fedsimclr", HELD_OUT)
     before = {path.name: path.stat().st_mtime_ns for path in averaged.rglob("*")}
-    tap, heard = replayed(config, averaged, 2, lambda federation: federation.clients)
-    assert [(one.client, one.operation, one.round) for one in heard] == [(c, "train", 2) for c in range(4)]
-    shares = tap.federation.shares
-    mean = sum(shares[one.client] * one.reply["weights"].vector.astype(np.float64) for one in heard)
+    worker, recorded = replayed(config, averaged, 2, lambda federation: federation.clients)
+    assert [(one.client, one.operation, one.round) for one in recorded] == [(c, "train", 2) for c in range(4)]
+    shares = worker.federation.shares
+    mean = sum(shares[one.client] * one.reply["weights"].vector.astype(np.float64) for one in recorded)
     tree, _ = checkpoint.load(dict(checkpoint.complete(averaged / "checkpoints"))[2])
     np.testing.assert_allclose(tree["server"]["weights"].vector, mean, atol=1e-6)
     assert before == {path.name: path.stat().st_mtime_ns for path in averaged.rglob("*")}  # the folder is as it was
@@ -89,10 +89,10 @@ def test_a_reply_that_began_rounds_ago_is_heard_in_the_round_that_uses_it(tmp_pa
     sent = pq.read_table(run / "communication.parquet").to_pylist()
     came = {row["client"] for row in sent if row["round"] == 2 and row["direction"] == "up"}
     config = tiny("fedsimclr", {**HELD_OUT, **changes})
-    tap, heard = replayed(config, run, 2, lambda federation: federation.clients)
-    assert {one.client for one in heard} == tap.present == came
-    assert len(heard) == 2
-    assert min(one.round for one in heard) == 1  # it began before the first step was taken
+    worker, recorded = replayed(config, run, 2, lambda federation: federation.clients)
+    assert {one.client for one in recorded} == worker.present == came
+    assert len(recorded) == 2
+    assert min(one.round for one in recorded) == 1  # it began before the first step was taken
     (late,) = sorted(came)[:1]
     found = leak(run, round=2, clients=[late])
     assert {one.field for one in found.findings} == {UNTRAINED, "weights"}
@@ -109,9 +109,11 @@ def test_who_returns_to_its_best_after_the_last_round_took_no_part_in_it(tmp_pat
     sent = pq.read_table(tmp_path / "run" / "communication.parquet").to_pylist()
     asked = {row["client"] for row in sent if row["round"] == 2}
     assert len(asked) == 2
-    tap, heard = replayed(load_moved(tmp_path / "run", ()), tmp_path / "run", 2, lambda federation: federation.clients)
-    assert tap.present == {one.client for one in heard} == asked
-    assert {one.operation for one in heard} == {"train", "adopt"}
+    worker, recorded = replayed(
+        load_moved(tmp_path / "run", ()), tmp_path / "run", 2, lambda federation: federation.clients
+    )
+    assert worker.present == {one.client for one in recorded} == asked
+    assert {one.operation for one in recorded} == {"train", "adopt"}
 
 
 @pytest.mark.parametrize(
@@ -130,21 +132,21 @@ def test_a_round_in_which_nobody_took_part_is_one_line(method: str, changes: dic
 
 
 def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path) -> None:
-    tap, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
-    sets = draw_sets(tap.federation, 1, 1000, 0)
-    labels = tap.federation.dataset.train.labels
+    worker, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
+    sets = draw_sets(worker.federation, 1, 1000, 0)
+    labels = worker.federation.dataset.train.labels
     np.testing.assert_array_equal(np.bincount(labels[sets.members]), np.bincount(labels[sets.others]))
-    assert set(sets.members) <= set(tap.federation.shards[1]["train"])
-    assert tap.federation.held_out is not None
-    assert set(sets.others) | set(sets.reference) <= set(tap.federation.held_out)
+    assert set(sets.members) <= set(worker.federation.shards[1]["train"])
+    assert worker.federation.held_out is not None
+    assert set(sets.others) | set(sets.reference) <= set(worker.federation.held_out)
     assert not set(sets.others) & set(sets.reference)
-    assert len(draw_sets(tap.federation, 1, LEAST, 0).members) == LEAST
+    assert len(draw_sets(worker.federation, 1, LEAST, 0).members) == LEAST
 
 
 def test_members_are_told_apart_by_no_client_of_the_data(averaged: Path) -> None:
     """Each client's shard is mostly of one hospital, and so are the images held out that it is compared with."""
-    tap, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
-    federation, train = tap.federation, tap.federation.dataset.train
+    worker, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
+    federation, train = worker.federation, worker.federation.dataset.train
     hospitals = np.full(len(train), 2, np.int64)
     hospitals[federation.shards[1]["train"]] = 0
     assert federation.held_out is not None
@@ -168,10 +170,10 @@ def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:
     assert area.low <= 0.5 <= area.high
     assert not suspicious(found.findings)
     config = tiny("fedsimclr", {**HELD_OUT, "data.partition": skew, "train.rounds": 1})
-    tap, _ = replayed(config, run, 1, lambda federation: [])
-    audit = Audit(tap, 0, 1, draw_sets(tap.federation, 0, 1000, 0))
-    train, plain = tap.federation.dataset.train, deal(tiny("fedsimclr", HELD_OUT)).dataset.train
-    mine = tap.federation.shards[0]["train"][:5]
+    worker, _ = replayed(config, run, 1, lambda federation: [])
+    audit = Audit(worker, 0, 1, draw_sets(worker.federation, 0, 1000, 0))
+    train, plain = worker.federation.dataset.train, deal(tiny("fedsimclr", HELD_OUT)).dataset.train
+    mine = worker.federation.shards[0]["train"][:5]
     np.testing.assert_array_equal(audit._as_the_clients(mine), train.pixels[mine])
     others = audit.sets.others[:5]
     np.testing.assert_array_equal(train.pixels[others], plain.pixels[others])  # as they are kept
@@ -280,7 +282,7 @@ def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
 
 def test_what_knows_nothing_and_tells_members_apart_is_named() -> None:
     def one(field: str, low: float, high: float) -> Finding:
-        return Finding(0, 1, field, "agreement of views", 50, Told((low + high) / 2, low, high, 0.1, 0.0))
+        return Finding(0, 1, field, "agreement of views", 50, AucEstimate((low + high) / 2, low, high, 0.1, 0.0))
 
     odd = one(UNTRAINED, 0.1, 0.3)
     assert suspicious([odd, one(UNTRAINED, 0.4, 0.6), one("weights", 0.6, 0.7)]) == [odd]
@@ -369,17 +371,17 @@ def test_centroids_are_looked_up_by_the_network_that_they_are_of(tmp_path: Path)
     """Orchestra clusters what the momentum target makes of images."""
     run = finished(tmp_path / "run", "orchestra", train__rounds=1, data__limit=480)
     config = load_moved(run, ())
-    tap, heard = replayed(config, run, 1, lambda federation: [0])
-    audit = Audit(tap, 0, 1, draw_sets(tap.federation, 0, 1000, 0))
-    reply = next(one.reply for one in heard if "target" in one.reply)
-    network = tap.network(audit.encoder).eval()
+    worker, recorded = replayed(config, run, 1, lambda federation: [0])
+    audit = Audit(worker, 0, 1, draw_sets(worker.federation, 0, 1000, 0))
+    reply = next(one.reply for one in recorded if "target" in one.reply)
+    network = worker.network(audit.encoder).eval()
     scores = {}
     for name in ("target", "weights"):
         unpack(reply[name], *([network.encoder, network.projector] if name == "target" else [network]))
         with torch.no_grad():
-            z = network.project(tap.clean(tap.images(tap.federation.dataset.train.pixels[audit.sets.members])))
+            z = network.project(worker.clean(worker.images(worker.federation.dataset.train.pixels[audit.sets.members])))
         scores[name] = (F.normalize(z, dim=1) @ F.normalize(torch.tensor(reply["centroids"]), dim=1).T).amax(1)
-    found = next(scored for field, _, scored in audit.scores(heard) if field == "centroids")
+    found = next(scored for field, _, scored in audit.scores(recorded) if field == "centroids")
     torch.testing.assert_close(found(audit.sets.members).float(), scores["target"], rtol=1e-4, atol=1e-5)
     assert not torch.allclose(scores["weights"], scores["target"], rtol=1e-4, atol=1e-5)
 
@@ -449,10 +451,10 @@ def test_outputs_for_public_images_are_read_as_the_server_reads_them(
     """The surrogate fitted by hand: to unit rows, whatever scaled each as it was rounded, of the images asked."""
     run = finished(tmp_path / "run", method, train__rounds=2, data__limit=480, **changes)
     config = load_moved(run, ())
-    tap, heard = replayed(config, run, 2, lambda federation: [0])
-    audit = Audit(tap, 0, 2, draw_sets(tap.federation, 0, 1000, 0))
-    (reply,) = (one.reply for one in heard)
-    public = tap.federation.public
+    worker, recorded = replayed(config, run, 2, lambda federation: [0])
+    audit = Audit(worker, 0, 2, draw_sets(worker.federation, 0, 1000, 0))
+    (reply,) = (one.reply for one in recorded)
+    public = worker.federation.public
     assert public is not None
     if method == "flesd":
         sent, positions = reply["representations"].astype(np.float64), np.arange(len(public))
@@ -462,20 +464,20 @@ def test_outputs_for_public_images_are_read_as_the_server_reads_them(
     else:
         sent, positions = reply["outputs"].astype(np.float64), subset(config, 2, len(public))
         assert not np.array_equal(positions, np.arange(24))
-    begun = tap.network(audit.encoder).eval()
-    unpack(tap.initial(audit.encoder), begun)
+    begun = worker.network(audit.encoder).eval()
+    unpack(worker.initial(audit.encoder), begun)
     with torch.no_grad():
-        x = begun.represent(tap.clean(tap.images(public.pixels[positions]))).double().numpy()
+        x = begun.represent(worker.clean(worker.images(public.pixels[positions]))).double().numpy()
     ridge = np.sqrt(1e-3 * (x**2).sum(0).mean()) * np.eye(x.shape[1])
     w = np.linalg.lstsq(np.vstack([x, ridge]), np.vstack([sent, np.zeros((x.shape[1], sent.shape[1]))]), rcond=None)[0]
     scores = []
     for rows in (audit.sets.members, audit.sets.others):
-        views = audit.features(tap.initial(audit.encoder), rows).double().numpy() @ w  # (10, n, K)
+        views = audit.features(worker.initial(audit.encoder), rows).double().numpy() @ w  # (10, n, K)
         views /= np.sqrt((views**2).sum(2, keepdims=True))
         cosines = np.einsum("vnd,wnd->vwn", views, views)
         scores.append(cosines[np.triu_indices(10, 1)].mean(0))
     wanted = roc_auc_score(np.repeat([1, 0], [len(part) for part in scores]), np.concatenate(scores))
-    found = next(one.found for one in audit.findings(heard) if one.field != UNTRAINED)
+    found = next(one.found for one in audit.findings(recorded) if one.field != UNTRAINED)
     assert found.auc == pytest.approx(wanted, abs=1e-3)
 
 

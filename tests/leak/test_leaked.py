@@ -16,7 +16,7 @@ from rayfed_ssl.records.comparison_files import cells, markdown, records
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL, UNTRAINED, largest, read_leak
-from rayfed_ssl.report.any import report_of
+from rayfed_ssl.report.dispatch import report_of
 from tests.records.test_comparison import run_folder
 from tests.report.test_page import Parsed
 from tests.tiny import tiny_run

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.client import followed
-from rayfed_ssl.leak.auc import Told, null_deviation
+from rayfed_ssl.federated.client import target_modules
+from rayfed_ssl.leak.auc import AucEstimate, null_deviation
 from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, FALL, LOSS, UNTRAINED, Audit, Finding, Sets, draw_sets
 from rayfed_ssl.leak.loss import losses
-from rayfed_ssl.leak.replay import Heard, replayed
+from rayfed_ssl.leak.replay import RecordedExchange, replayed
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step
@@ -27,14 +27,14 @@ from tests import reference
 from tests.leak.test_leak import finished
 
 
-def audited(folder: Path, method: str, **changes: Any) -> tuple[Audit, Heard]:
+def audited(folder: Path, method: str, **changes: Any) -> tuple[Audit, RecordedExchange]:
     """An audit of client 0's messages of the last round, and its exchange with the server."""
     run = finished(folder, method, **{"data__limit": 160, "train__rounds": 1, **changes})
     rounds = load_moved(run, ()).train.rounds
-    tap, heard = replayed(load_moved(run, ()), run, rounds, lambda federation: [0])
-    sets = draw_sets(tap.federation, 0, 20, 0)
-    (one,) = heard
-    return Audit(tap, 0, rounds, sets), one
+    worker, recorded = replayed(load_moved(run, ()), run, rounds, lambda federation: [0])
+    sets = draw_sets(worker.federation, 0, 20, 0)
+    (one,) = recorded
+    return Audit(worker, 0, rounds, sets), one
 
 
 def views_of(audit: Audit, rows: np.ndarray) -> Sequence[torch.Tensor]:
@@ -50,7 +50,7 @@ def by_hand(audit: Audit, weights: Weights, rows: np.ndarray) -> list[float]:
     beside, temperature = audit._beside(), audit.config.objective.temperature  # type: ignore[attr-defined]
     assert set(beside) <= set(audit.sets.reference)
     assert len(set(beside)) == min(BESIDE, len(audit.sets.reference)) > 5
-    network = audit.tap.network(audit.encoder, "by hand").eval()
+    network = audit.worker.network(audit.encoder, "by hand").eval()
     unpack(weights, network)
     with torch.no_grad():
         mine = [network.project(view).double().numpy() for view in views_of(audit, rows)]
@@ -67,18 +67,18 @@ def by_hand(audit: Audit, weights: Weights, rows: np.ndarray) -> list[float]:
 
 
 def test_a_score_is_minus_the_mean_loss_in_five_batches_with_images_of_the_reference(tmp_path: Path) -> None:
-    audit, heard = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
-    rows, got = audit.sets.members[:3], heard.reply["weights"]
+    audit, recorded = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
+    rows, got = audit.sets.members[:3], recorded.reply["weights"]
     np.testing.assert_allclose(audit.losing(got)(rows), by_hand(audit, got, rows), rtol=1e-4)
 
 
 def test_the_fall_is_the_loss_under_what_was_sent_less_that_under_what_came_back(tmp_path: Path) -> None:
     """In the second round, where what was sent is no client's first values any more; each loss is computed once."""
-    audit, heard = audited(tmp_path / "run", "fedsimclr", data__image_size=8, train__rounds=2)
+    audit, recorded = audited(tmp_path / "run", "fedsimclr", data__image_size=8, train__rounds=2)
     rows = audit.sets.others[:3]
-    sent, got = heard.message["weights"], heard.reply["weights"]
-    assert not np.array_equal(sent.vector, audit.tap.initial(audit.encoder).vector)
-    scores = {(field, score): scored for field, score, scored in audit.scores([heard])}
+    sent, got = recorded.message["weights"], recorded.reply["weights"]
+    assert not np.array_equal(sent.vector, audit.worker.initial(audit.encoder).vector)
+    scores = {(field, score): scored for field, score, scored in audit.scores([recorded])}
     after, before = (np.array(by_hand(audit, weights, rows)) for weights in (got, sent))
     assert np.abs(after - before).min() > 1e-3
     np.testing.assert_allclose(scores["weights", FALL](rows), after - before, atol=1e-4)
@@ -86,7 +86,7 @@ def test_the_fall_is_the_loss_under_what_was_sent_less_that_under_what_came_back
 
 
 def test_the_loss_under_what_came_back_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    audit, heard = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
+    audit, recorded = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
     seen: list[int] = []
 
     def counted(*given: Any) -> torch.Tensor:
@@ -94,7 +94,7 @@ def test_the_loss_under_what_came_back_is_computed_once(tmp_path: Path, monkeypa
         return losses(*given)
 
     monkeypatch.setattr("rayfed_ssl.leak.audit.losses", counted)
-    found = [(one.field, one.score) for one in audit.findings([heard])]
+    found = [(one.field, one.score) for one in audit.findings([recorded])]
     assert found == [
         (UNTRAINED, AGREEMENT), (UNTRAINED, LOSS), ("weights", AGREEMENT), ("weights", LOSS), ("weights", FALL)
     ]  # fmt: skip
@@ -102,9 +102,9 @@ def test_the_loss_under_what_came_back_is_computed_once(tmp_path: Path, monkeypa
 
 
 def test_features_in_place_of_images_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    audit, heard = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
-    rows, reply = audit.sets.others[:4], heard.reply
-    network = audit.tap.network(audit.encoder, "audited", audit.classes)
+    audit, recorded = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
+    rows, reply = audit.sets.others[:4], recorded.reply
+    network = audit.worker.network(audit.encoder, "audited", audit.classes)
     encoder = network.encoder
     quick = audit.losing(reply["weights"])(rows)
     assert network.encoder is encoder
@@ -153,8 +153,8 @@ def test_each_batch_has_its_image_first_its_label_and_a_fresh_memory() -> None:
     assert found.dtype == torch.float64
 
 
-def areas_of(findings: Sequence[Finding]) -> dict[tuple[str, str], list[Told]]:
-    found: dict[tuple[str, str], list[Told]] = {}
+def areas_of(findings: Sequence[Finding]) -> dict[tuple[str, str], list[AucEstimate]]:
+    found: dict[tuple[str, str], list[AucEstimate]] = {}
     for one in findings:
         found.setdefault((one.field, one.score), []).append(one.found)
     return found
@@ -179,12 +179,12 @@ def test_an_encoder_that_fits_a_handful_of_images_is_told_by_the_fall_of_its_los
     """
     heavy = {"train__local_epochs": 300, "data__limit": 240, "clients__count": 3}
     run = finished(tmp_path / "run", "fedsimclr", train__rounds=1, **heavy)
-    tap, heard = replayed(load_moved(run, ()), run, 1, lambda federation: [0, 1, 2])
+    worker, recorded = replayed(load_moved(run, ()), run, 1, lambda federation: [0, 1, 2])
     findings, mirrored = [], []
     for client in range(3):
-        sets, own = draw_sets(tap.federation, client, 1000, 0), [one for one in heard if one.client == client]
-        findings += Audit(tap, client, 1, sets).findings(own)
-        mirrored += Audit(tap, client, 1, Sets(sets.others, sets.members, sets.reference)).findings(own)
+        sets, own = draw_sets(worker.federation, client, 1000, 0), [one for one in recorded if one.client == client]
+        findings += Audit(worker, client, 1, sets).findings(own)
+        mirrored += Audit(worker, client, 1, Sets(sets.others, sets.members, sets.reference)).findings(own)
     areas, few = areas_of(findings), min(one.members for one in findings)
     deviation = null_deviation(few, few) / 3**0.5
     assert fmean(area.auc for area in areas["weights", FALL]) > 0.5 + 3 * deviation
@@ -203,13 +203,13 @@ def test_whoever_sends_weights_with_their_heads_has_a_loss(method: str, score: b
 
 
 def test_weights_without_the_objectives_heads_have_no_loss_and_so_no_fall(tmp_path: Path) -> None:
-    audit, heard = audited(tmp_path / "run", "fedbyol", data__image_size=8)
-    full, bare = heard.reply["weights"], pack(*followed(audit.tap.network(audit.encoder)))  # no predictor
+    audit, recorded = audited(tmp_path / "run", "fedbyol", data__image_size=8)
+    full, bare = recorded.reply["weights"], pack(*target_modules(audit.worker.network(audit.encoder)))  # no predictor
     assert audit.has_loss(full)
     assert not audit.has_loss(bare)
 
     def kinds(sent: Any, got: Weights) -> list[str]:
-        exchange = Heard(1, 0, "train", {"weights": sent}, {"weights": got})
+        exchange = RecordedExchange(1, 0, "train", {"weights": sent}, {"weights": got})
         return [score for field, score, _ in audit.scores([exchange]) if field == "weights"]
 
     assert kinds(full, full) == [AGREEMENT, LOSS, FALL]

@@ -7,7 +7,7 @@ from typing import Any
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.server import MethodServer
@@ -36,7 +36,7 @@ def started(config: RunConfig) -> tuple[MethodServer[Any], LocalCohort]:
     """The server before its first round, and its cohort."""
     federation = deal(config)
     cohort = LocalCohort(config, federation, Ledger())
-    server = METHODS[config.method.name].server(Setup(config, federation, Initial(config, federation)))
+    server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
     return server, cohort
 

@@ -13,7 +13,7 @@ import torch
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.setup import Setup
@@ -44,7 +44,7 @@ def config_of(**changes: object) -> RunConfig:
 def played(config: RunConfig, rounds: int) -> tuple[centralized.Server, LocalCohort]:
     federation = deal(config)
     cohort = LocalCohort(config, federation, Ledger())
-    server = centralized.Server(Setup(config, federation, Initial(config, federation)))
+    server = centralized.Server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
     for t in range(1, rounds + 1):
         cohort.begin_round(t, federation.clients)

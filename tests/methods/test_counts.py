@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.testing.tiny import counted
@@ -39,7 +39,7 @@ def test_the_key_decides_who_counts(method: str) -> None:
     for weights, expected in (("uniform", [0.5, 0.5]), ("size", None)):
         config = tiny(method, method__weights=weights)
         federation = deal(config)
-        server = METHODS[method].server(Setup(config, federation, Initial(config, federation)))
+        server = METHODS[method].server(Setup(config, federation, InitialWeights(config, federation)))
         counts = server.counts([1, 3])
         shares = federation.shares[[1, 3]] if counts is None else np.array([counts[1], counts[3]])
         by_size = federation.shares[[1, 3]] / federation.shares[[1, 3]].sum()

@@ -11,7 +11,7 @@ import torch
 
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
@@ -27,7 +27,7 @@ from tests.tiny import OWN, booked, encoders, run_locally, tiny
 def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
     config = tiny(method, objective={"name": "byol", "target": "averaged"})
     federation = deal(config)
-    initial = Initial(config, federation)
+    initial = InitialWeights(config, federation)
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS[method].server(Setup(config, federation, initial))
     server.start(cohort)
@@ -54,7 +54,7 @@ def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
 def test_a_client_starts_from_the_weights_that_came_down(method: str) -> None:
     config = tiny(method, train__optimizer={"lr": 1e-12, "momentum": 0})  # it stays where it starts
     federation = deal(config)
-    weights = Initial(config, federation)("small_cnn_bn")
+    weights = InitialWeights(config, federation)("small_cnn_bn")
     vector, draw = weights.vector.copy(), np.random.default_rng(3)
     vector[: weights.parameters] += 0.05 * draw.standard_normal(weights.parameters).astype(np.float32)
     given = weights.with_vector(vector)
@@ -66,7 +66,7 @@ def test_a_client_starts_from_the_weights_that_came_down(method: str) -> None:
 def test_clients_count_by_their_images_or_alike(weights: str) -> None:
     config = tiny("fedsimclr", method__weights=weights)
     federation = deal(config)
-    initial = Initial(config, federation)
+    initial = InitialWeights(config, federation)
     cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
     server = METHODS["fedsimclr"].server(Setup(config, federation, initial))
     server.start(cohort)
@@ -86,7 +86,7 @@ def test_the_target_is_in_training_mode_and_follows_after_the_step() -> None:
     """
     config = tiny("fedbyol", objective={"name": "byol", "decay": 0.75}, train__local_steps=1)
     federation = deal(config)
-    worker, initial = Worker(config, federation), Initial(config, federation)
+    worker, initial = Worker(config, federation), InitialWeights(config, federation)
     weights = initial("small_cnn_bn")
     outcome, state = worker.execute("train", 1, 1, {"weights": weights}, None)
 

@@ -17,7 +17,7 @@ from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, OperationResult, State
 from rayfed_ssl.federated.setup import Setup
@@ -81,7 +81,7 @@ def started(config: RunConfig) -> tuple[Any, LocalCohort]:
     """The method's server after its start, without a run folder."""
     federation = deal(config)
     cohort = LocalCohort(config, federation, Ledger())
-    server = METHODS[config.method.name].server(Setup(config, federation, Initial(config, federation)))
+    server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
     return server, cohort
 
@@ -166,7 +166,7 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
     result, _ = train(bench, 2, dictionary=bank)
 
     worker = fedca.Client(bench, 0, 2, "train", {})
-    network = Initial(config, bench.federation).network("small_cnn_bn").train()
+    network = InitialWeights(config, bench.federation).network("small_cnn_bn").train()
     rows = next(worker.batches(len(worker.indices)))
     views = worker.views(worker.pixels()[rows], worker.generator("views"), 2)
     with torch.no_grad():
@@ -174,7 +174,7 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
         wanted = reference.info_nce(z_a, z_b, 0.1, () if bank is None else bank)
         network.eval()  # with the running statistics that the views have just moved
         if aligned:
-            frozen = Initial(config, bench.federation).network("small_cnn_bn")
+            frozen = InitialWeights(config, bench.federation).network("small_cnn_bn")
             unpack(bench.published["alignment_model"], frozen)
             frozen.eval()
             chosen = torch.randperm(20, generator=worker.generator("public"))[:8].numpy()
@@ -190,7 +190,7 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
 
 def projected(bench: Worker, weights: Weights) -> Tensor:
     """Raw projections (n_u, D) of client 0's clean images in eval mode, in one batch."""
-    network = Initial(bench.config, bench.federation).network("small_cnn_bn").eval()
+    network = InitialWeights(bench.config, bench.federation).network("small_cnn_bn").eval()
     unpack(weights, network)
     pixels = bench.federation.dataset.train.pixels[bench.federation.shards[0]["train"]]
     with torch.no_grad():
@@ -332,7 +332,7 @@ def test_two_rounds_book_what_a_deployment_would_send(tmp_path: Path) -> None:
     summary = run(config, tmp_path / "run")
     assert 0 <= summary["accuracy"]["knn"] <= 1
     federation = deal(config)
-    weights = Initial(config, federation)("small_cnn_bn").wire_bytes()
+    weights = InitialWeights(config, federation)("small_cnn_bn").wire_bytes()
     rows = pq.read_table(tmp_path / "run" / "communication.parquet").to_pylist()
     found = {(r["round"], r["client"], r["direction"], r["operation"], r["field"]): r["bytes"] for r in rows}
     wanted = {}

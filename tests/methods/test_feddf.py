@@ -122,14 +122,14 @@ def test_every_architecture_learns_each_round_and_distilling_brings_it_nearer() 
     assert all(np.abs(w.vector - before[name].vector).max() > 1e-4 for name, w in server.models.items())
     losses = cohort.metrics[SERVER]
     assert losses["small_cnn_bn_last_loss"] < losses["small_cnn_bn_first_loss"] / 2
-    assert [s.client for s in server.subjects()] == [0, 1, 2]
+    assert [s.client for s in server.evaluated_encoders()] == [0, 1, 2]
 
 
 def test_one_architecture_has_one_global_model() -> None:
     server, _ = played(config(train__rounds=1))
-    (subject,) = server.subjects()
-    assert subject.client is None
-    assert subject.weights is server.state["models"]["small_cnn_bn"]
+    (encoder,) = server.evaluated_encoders()
+    assert encoder.client is None
+    assert encoder.weights is server.state["models"]["small_cnn_bn"]
 
 
 def test_what_has_no_use_is_refused() -> None:

@@ -20,7 +20,7 @@ from rayfed_ssl.data import sources
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.setup import Setup
@@ -401,7 +401,7 @@ def right(cohort: LocalCohort, client: int, model: Any, split: str) -> float:
     rightly, image by image.
     """
     federation = cohort.federation
-    network = Initial(cohort.config, federation).network("fedlinked_cnn", federation.task_classes(client)).eval()
+    network = InitialWeights(cohort.config, federation).network("fedlinked_cnn", federation.task_classes(client)).eval()
     unpack(model, network)
     images, task, hits = federation.dataset.train, TINY["data"]["tasks"][client], []
     rows = list(federation.shards[client].get(split, ()))
@@ -646,7 +646,7 @@ def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
             return iter([Reply(c, {}) for c in whom])
 
     cohort = Opposed(config, federation, Ledger())
-    server = METHODS["fedlinked"].server(Setup(config, federation, Initial(config, federation)))
+    server = METHODS["fedlinked"].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
     cohort.begin_round(1, (0, 1, 2))
     server.round(1, cohort)
@@ -655,7 +655,7 @@ def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
     assert server.metrics["fedlinked/targets"] == 0
     alpha[:, 0] *= 3
     agreed = Opposed(tiny(), federation, Ledger())
-    server = METHODS["fedlinked"].server(Setup(tiny(), federation, Initial(tiny(), federation)))
+    server = METHODS["fedlinked"].server(Setup(tiny(), federation, InitialWeights(tiny(), federation)))
     server.start(agreed)
     agreed.begin_round(1, (0, 1, 2))
     server.round(1, agreed)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.client import followed
+from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.methods import fedmkd
 from rayfed_ssl.methods.fedmkd import Attention, distillation
@@ -144,7 +144,7 @@ def test_alignment_brings_a_client_nearer_to_the_frozen_student() -> None:
     anchor, model = bench.network("small_cnn_bn", "a copy").eval(), bench.network("small_cnn", "a copy").eval()
     unpack(student, anchor)
     unpack(own, model)
-    before = pack(*followed(model))
+    before = pack(*target_modules(model))
     predictor = bench.network("small_cnn")  # as trained beside the target
     assert moved(target, before) > 1e-4
     with torch.no_grad():
@@ -189,7 +189,7 @@ def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
 
 def test_the_student_is_global_beside_the_clients_own() -> None:
     server, _ = played(config(train__rounds=1))
-    assert [s.client for s in server.subjects()] == [None, 0, 1, 2]
+    assert [s.client for s in server.evaluated_encoders()] == [None, 0, 1, 2]
     assert isinstance(server, fedmkd.Server)
 
 
@@ -286,4 +286,4 @@ def test_a_step_of_alignment_is_towards_the_students_other_view() -> None:
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter -= bench.config.method_as(fedmkd.Config).lr * parameter.grad
-    np.testing.assert_allclose(found.vector, pack(*followed(model)).vector, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.vector, pack(*target_modules(model)).vector, rtol=1e-5, atol=1e-6)

@@ -26,7 +26,7 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation, deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.messages import Mean, Reply
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods.fedsc import Config, Server, alpha_of, weighted_sum, without
@@ -302,7 +302,7 @@ def test_the_matrix_is_the_mean_over_all_images_and_views_of_the_clipped_outer_p
 
 def sent_to(config: RunConfig, bench: Worker) -> tuple[Weights, Any]:
     """Weights unlike the initial ones, and a module of their own that holds them."""
-    network = Initial(config, bench.federation).network("small_cnn_bn")
+    network = InitialWeights(config, bench.federation).network("small_cnn_bn")
     weights = bench.initial("small_cnn_bn")
     moved = weights.vector.copy()
     moved[: weights.parameters] += 0.1 * np.random.default_rng(1).standard_normal(weights.parameters).astype(np.float32)

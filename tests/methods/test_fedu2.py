@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
@@ -39,7 +39,7 @@ def served(config: RunConfig) -> tuple[Weights, Weights, list[np.ndarray], np.nd
     """A round: the global model before and after, the clients' vectors, their shares, and the server's metrics."""
     federation = deal(config)
     cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
-    server = METHODS[config.method.name].server(Setup(config, federation, Initial(config, federation)))
+    server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
     old = server.weights
     cohort.begin_round(1, federation.clients)
@@ -120,7 +120,7 @@ def test_sharpened_shares_count_in_statistics() -> None:
 def test_steps_are_equalised_by_epochs_unless_they_are_set() -> None:
     config = tiny("fedu2", train__local_epochs=2)
     federation = deal(config)
-    server = METHODS["fedu2"].server(Setup(config, federation, Initial(config, federation)))
+    server = METHODS["fedu2"].server(Setup(config, federation, InitialWeights(config, federation)))
     sizes, batch = federation.sizes, config.train.batch_size
     batches = [max(1, n // batch) for n in sizes]  # that are run in an epoch: a short last one is not
     wanted = [min(max(batches) * 2 // own, 10) for own in batches]
@@ -136,7 +136,7 @@ def test_steps_are_equalised_by_epochs_unless_they_are_set() -> None:
     same, steps = tiny("fedu2", method__equalise=False), tiny("fedu2", train__local_steps=2)
     mean = tiny("fedu2", method__eua=False, method__lr=None)  # part 2, 21.1: "with plain averaging simply E"
     for other, field in ((same, {"epochs": 1}), (mean, {"epochs": 1}), (steps, {})):
-        setup = Setup(other, federation, Initial(other, federation))
+        setup = Setup(other, federation, InitialWeights(other, federation))
         assert METHODS["fedu2"].server(setup).epochs(client) == field  # type: ignore[attr-defined]
 
 
@@ -175,7 +175,7 @@ def test_the_regulariser_alone_is_the_same_as_a_plug_in() -> None:
 def test_the_head_is_there_where_it_is_used_and_changes_no_other_value() -> None:
     """4 (D + 1) values more travel; the encoder and the other heads begin as they do without."""
     configs = {name: tiny("fedu2", method__rotation=weight) for name, weight in (("with", 1), ("without", 0))}
-    networks = {name: Initial(c, deal(c)).network("small_cnn_bn") for name, c in configs.items()}
+    networks = {name: InitialWeights(c, deal(c)).network("small_cnn_bn") for name, c in configs.items()}
     named = {name: dict(network.named_parameters()) for name, network in networks.items()}
     added = set(named["with"]) - set(named["without"])
     assert sum(named["with"][name].numel() for name in added) == 4 * (configs["with"].projection_dim + 1)

@@ -18,7 +18,7 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.server import MethodServer
@@ -62,7 +62,7 @@ def started(**changes: object) -> tuple[MethodServer, LocalCohort]:
     config = config_of(**changes)
     federation = deal(config)
     cohort = LocalCohort(config, federation, Ledger())
-    server = METHODS[config.method.name].server(Setup(config, federation, Initial(config, federation)))
+    server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
     return server, cohort
 
@@ -446,7 +446,7 @@ def test_a_client_starts_from_the_weights_it_is_given() -> None:
     bench = bench_of(clients__encoders="small_cnn", train__optimizer={"lr": 1e-12, "momentum": 0})
     given = moved(bench.initial("small_cnn"))
     found = bench.execute("train", 1, 2, {"weights": given}, None)[0].reply["representations"]
-    network = Initial(bench.config, bench.federation).network("small_cnn").eval()
+    network = InitialWeights(bench.config, bench.federation).network("small_cnn").eval()
     unpack(given, network)
     with torch.no_grad():
         z = network.project(bench.clean(bench.images(bench.published["public"])))

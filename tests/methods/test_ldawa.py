@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
@@ -129,7 +129,7 @@ class Round:
     def __init__(self, **changes: object) -> None:
         config = tiny("ldawa", **{key.replace(".", "__"): value for key, value in {**FAST, **changes}.items()})
         federation = deal(config)
-        initial = Initial(config, federation)
+        initial = InitialWeights(config, federation)
         cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
         self.network = initial.network("small_cnn_bn")
         with torch.no_grad():  # biases and statistics that are not 0

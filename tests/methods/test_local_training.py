@@ -12,7 +12,7 @@ import torch
 
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
@@ -75,7 +75,7 @@ def test_models_count_by_their_images_or_alike(weights: str) -> None:
     config = tiny("fedsimclr", method__weights=weights)
     federation = deal(config)
     cohort = LocalCohort(config, federation, Ledger())
-    server = METHODS["fedsimclr"].server(Setup(config, federation, Initial(config, federation)))
+    server = METHODS["fedsimclr"].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
     inner, replies = cohort.worker.execute, {}
 

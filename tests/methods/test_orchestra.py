@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.client import followed
+from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.methods import orchestra
 from rayfed_ssl.methods.parts.centroids import fit_centroids, local_centroids, spread
@@ -43,11 +43,11 @@ def one_step(**changes: object) -> dict[str, torch.Tensor]:
     assert isinstance(member, orchestra.Client)
     weights = bench.initial("small_cnn")
     member.load(weights)
-    own = pack(*followed(member.target))
+    own = pack(*target_modules(member.target))
     member.load(weights, own.with_vector(own.vector[::-1] * np.float32(1.5)))
     member.remember()
     network, target, rows = member.network, member.target, torch.arange(4)
-    unmoved = pack(*followed(target))
+    unmoved = pack(*target_modules(target))
     centroids = F.normalize(torch.linspace(-1, 2, 24).reshape(6, 4), dim=1)
     views = member.views(member.pixels()[rows], member.generator("test"), 2)
     step = member.loss(centroids)(views, rows)
@@ -58,9 +58,9 @@ def one_step(**changes: object) -> dict[str, torch.Tensor]:
     with torch.no_grad():
         found = {"loss": step.loss.detach(), "moved": unit(target.project(views[0])), "memory": member.memory_rows}
         found |= {"z_a": network.project(views[0]), "z_b": network.project(views[1]), "centroids": centroids}
-        expected = 0.996 * torch.tensor(unmoved.vector) + 0.004 * torch.tensor(pack(*followed(network)).vector)
-        close(torch.tensor(pack(*followed(target)).vector), expected)
-        unpack(unmoved, *followed(target))
+        expected = 0.996 * torch.tensor(unmoved.vector) + 0.004 * torch.tensor(pack(*target_modules(network)).vector)
+        close(torch.tensor(pack(*target_modules(target)).vector), expected)
+        unpack(unmoved, *target_modules(target))
         found["unmoved"] = unit(target.project(views[0]))
     return found
 

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.decode import Form, decode
+from rayfed_ssl.data.decode import ImageForm, decode
 from rayfed_ssl.data.recipes import PRESETS
 from rayfed_ssl.models.transform import Transform
 
@@ -45,7 +45,7 @@ def test_an_array_a_pillow_image_a_file_and_its_bytes_give_the_same_bits(tmp_pat
 
 def test_the_bits_are_those_of_an_evaluation() -> None:
     recipe = PRESETS["fedsc"]
-    squares = np.stack([decode(image, Form(16)).pixels for image in PIXELS])
+    squares = np.stack([decode(image, ImageForm(16)).pixels for image in PIXELS])
     expected = clean(torch.from_numpy(squares).permute(0, 3, 1, 2), recipe)
     assert torch.equal(Transform(16, 3, recipe.mean, recipe.std)(PIXELS), expected)
 

@@ -9,7 +9,7 @@ from rayfed_ssl.base.files import write_json
 from rayfed_ssl.records.comparison_files import markdown, write
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
-from rayfed_ssl.report.any import report_of
+from rayfed_ssl.report.dispatch import report_of
 from tests.records.test_comparison import run_folder
 from tests.report.test_page import Parsed
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.report.any import report_of
+from rayfed_ssl.report.dispatch import report_of
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
 OWN = {

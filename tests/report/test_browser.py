@@ -15,7 +15,7 @@ import pytest
 
 from rayfed_ssl.records.comparison_files import write
 from rayfed_ssl.records.comparison_rows import of_variants
-from rayfed_ssl.report.any import report_of
+from rayfed_ssl.report.dispatch import report_of
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests.report.conftest import told
 

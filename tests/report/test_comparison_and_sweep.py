@@ -17,7 +17,7 @@ from rayfed_ssl.records import comparison_files
 from rayfed_ssl.records.comparison_choice import choice
 from rayfed_ssl.records.comparison_rows import of_runs
 from rayfed_ssl.report import comparison
-from rayfed_ssl.report.any import report_of
+from rayfed_ssl.report.dispatch import report_of
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests.report.conftest import told
 from tests.report.test_page import Parsed

@@ -19,7 +19,7 @@ from PIL import Image
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.report import accuracy
-from rayfed_ssl.report.any import report_of
+from rayfed_ssl.report.dispatch import report_of
 from rayfed_ssl.report.folder import read
 from rayfed_ssl.report.formats import percent
 from rayfed_ssl.report.style import Studio, inline

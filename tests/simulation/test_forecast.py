@@ -16,7 +16,7 @@ from rayfed_ssl.cli import main
 from rayfed_ssl.config import load
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
+from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
@@ -95,7 +95,7 @@ def test_a_batch_that_cannot_fit_is_refused_by_its_shapes() -> None:
 def test_what_shapes_say_is_kept_is_what_a_step_keeps(encoder: str) -> None:
     """Beside the real pass: tensors by where they lie, those of parameters left out, views of them, too."""
     config = tiny("fedsimclr", clients__encoders=encoder, data__image_size=16)
-    initial = Initial(config, deal(config))
+    initial = InitialWeights(config, deal(config))
     network = initial.network(encoder).train()
     parameters = {p.untyped_storage().data_ptr() for p in network.parameters()}
     kept: dict[int, int] = {}

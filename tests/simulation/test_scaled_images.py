@@ -12,7 +12,7 @@ from PIL import Image
 from rayfed_ssl.exporting.card import card
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.records.environment import environment, scalings
-from rayfed_ssl.report.any import report_of
+from rayfed_ssl.report.dispatch import report_of
 from tests.tiny import run_locally, tiny
 
 OWN = "images of more than 8 bits were scaled to 0..255, each by its own smallest and largest value"

@@ -16,8 +16,8 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import PROTOCOLS
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.initial import Initial
-from rayfed_ssl.federated.results import PIXELS, Subject
+from rayfed_ssl.federated.initial_weights import InitialWeights
+from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation import reevaluation
 from rayfed_ssl.simulation.reevaluation import reevaluate
@@ -83,7 +83,7 @@ def test_a_run_and_its_evaluation_are_what_they_were(
     again = reevaluate(tmp_path / "once")
     assert len(calls) == 2 * rounds + 2 + 2  # and the untrained encoders
 
-    monkeypatch.setattr(SharedEncoders, "distinct", lambda self, round, subjects: list(subjects))
+    monkeypatch.setattr(SharedEncoders, "distinct", lambda self, round, encoders: list(encoders))
     monkeypatch.setattr(reevaluation, "shareable", lambda config, encoder: False)
     calls.clear()
     run_locally(config, tmp_path / "each")
@@ -98,26 +98,26 @@ def test_a_run_and_its_evaluation_are_what_they_were(
 
 def shared(config: RunConfig) -> tuple[SharedEncoders, dict[str, Any]]:
     federation = deal(config)
-    return SharedEncoders(config), {name: Initial(config, federation)(name) for name in (ONE, TWO)}
+    return SharedEncoders(config), {name: InitialWeights(config, federation)(name) for name in (ONE, TWO)}
 
 
-def test_subjects_of_the_same_values_are_one_and_each_has_its_own_tests() -> None:
+def test_encoders_of_the_same_values_are_one_and_each_has_its_own_tests() -> None:
     sharing, weights = shared(tiny("feddf"))
     copy = replace(weights[TWO], vector=weights[TWO].vector.copy())  # the same bits in another place
     nearly = weights[TWO].vector.copy()
     nearly[0] = np.nextafter(nearly[0], np.float32(9))
-    subjects = [
-        Subject(None, TWO, weights[TWO]),  # the server's: on everybody's own tests
-        Subject(0, TWO, weights[TWO]),
-        Subject(1, ONE, weights[ONE]),
-        Subject(2, TWO, copy),
-        Subject(3, TWO, replace(copy, vector=nearly)),
-        Subject(4, TWO),  # kept by the client
-        Subject(5, TWO),
-        Subject(6, TWO, weights[TWO], classes=3),
-        Subject(7, ONE, weights[ONE]),
+    encoders = [
+        EvaluatedEncoder(None, TWO, weights[TWO]),  # the server's: on everybody's own tests
+        EvaluatedEncoder(0, TWO, weights[TWO]),
+        EvaluatedEncoder(1, ONE, weights[ONE]),
+        EvaluatedEncoder(2, TWO, copy),
+        EvaluatedEncoder(3, TWO, replace(copy, vector=nearly)),
+        EvaluatedEncoder(4, TWO),  # kept by the client
+        EvaluatedEncoder(5, TWO),
+        EvaluatedEncoder(6, TWO, weights[TWO], classes=3),
+        EvaluatedEncoder(7, ONE, weights[ONE]),
     ]
-    found = sharing.distinct(2, subjects)
+    found = sharing.distinct(2, encoders)
     assert [(one.client, one.holders) for one in found] == [
         (None, ()), (0, (0, 2)), (1, (1, 7)), (3, ()), (4, ()), (5, ()), (6, ()),
     ]  # fmt: skip
@@ -132,7 +132,7 @@ def test_subjects_of_the_same_values_are_one_and_each_has_its_own_tests() -> Non
 
 def test_pixels_and_the_order_of_what_comes_late() -> None:
     sharing, weights = shared(tiny("feddf"))
-    assert sharing.distinct(0, [Subject(0, TWO, weights[TWO])]) == [Subject(0, TWO, weights[TWO])]
+    assert sharing.distinct(0, [EvaluatedEncoder(0, TWO, weights[TWO])]) == [EvaluatedEncoder(0, TWO, weights[TWO])]
     assert list(sharing.each([(0, PIXELS.client, {"a": 1.0}), (0, 0, {"b": 1.0})])) == [
         (0, None, {"a": 1.0}),
         (0, 0, {"b": 1.0}),
@@ -145,7 +145,7 @@ def test_what_others_bring_is_asked_for_every_client(monkeypatch: pytest.MonkeyP
 
     def held(config: RunConfig) -> int:
         sharing, weights = shared(config)
-        return len(sharing.distinct(1, [Subject(client, TWO, weights[TWO]) for client in range(3)]))
+        return len(sharing.distinct(1, [EvaluatedEncoder(client, TWO, weights[TWO]) for client in range(3)]))
 
     assert held(config) == 1
 

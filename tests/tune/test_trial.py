@@ -22,7 +22,7 @@ from actors.shares import Plan
 from rayfed_ssl.base.lock import Lock
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.federated.results import Evaluated, Subject
+from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.simulation import loop
@@ -40,14 +40,14 @@ from tune import trial as module
 from tune import watch as watch_module
 from tune.book import Book, history, scheduled
 from tune.config import Sweep
-from tune.room import Patience, Room
+from tune.room import Patience, TrialSlots
 from tune.schedulers import SynchronousPopulation, scheduler
 from tune.search import Proposals
 from tune.sweep import run_sweep
 from tune.trial import LOG, RoundsMeasured, Trial, TrialOrder, exploit, settle
 from tune.watch import StoppedBeforePlacement, Watch
 
-ROOM = Room(2, Plan(2, cpus=1.0, gpus=0.0, threads=1, strategy="PACK"), "node:1.2.3.4")
+SLOTS = TrialSlots(2, Plan(2, cpus=1.0, gpus=0.0, threads=1, strategy="PACK"), "node:1.2.3.4")
 
 
 class FakePool:
@@ -81,7 +81,7 @@ def begun(folder: Path, made: Sweep, monkeypatch: pytest.MonkeyPatch, outcomes: 
 
     monkeypatch.setattr(module.loop, "run", run)
     monkeypatch.setattr(module, "Pool", FakePool)
-    monkeypatch.setattr(module, "planned", lambda config: ROOM.plan)
+    monkeypatch.setattr(module, "planned", lambda config: SLOTS.plan)
     monkeypatch.setattr(module, "reserve", lambda plan, wait_s, say: None)
     monkeypatch.setattr(module, "WatchedCohort", lambda config, federation, ledger, pool, **how: (pool, how))
     trial = Trial.__new__(Trial)
@@ -126,9 +126,9 @@ def test_schedulers_see_the_mean_that_the_summary_has_where_clients_share_an_enc
     measured, seen = RoundsMeasured(), dict[int, dict[str, Any]]()
 
     class Watched(LocalCohort):
-        def evaluate(self, round: int, subjects: Sequence[Subject]) -> None:
-            measured.expect(round, subjects)
-            super().evaluate(round, subjects)
+        def evaluate(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
+            measured.expect(round, encoders)
+            super().evaluate(round, encoders)
 
         def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
             measured.take(found := super().evaluations(wait=wait))
@@ -292,7 +292,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_a_sweep_on_a_busy_cluster_says_what_it_waits_for_and_ends(clock: SimpleNamespace) -> None:
     said: list[str] = []
-    patience = Patience(ResourcesConfig(wait_s=60), ROOM, said.append)
+    patience = Patience(ResourcesConfig(wait_s=60), SLOTS, said.append)
     for clock.s in (101.0, 104.0):
         assert not patience.look()
     assert not said
@@ -311,7 +311,7 @@ def test_a_sweep_on_a_busy_cluster_says_what_it_waits_for_and_ends(clock: Simple
 def test_a_sweep_that_began_or_whose_cluster_grows_waits_on(clock: SimpleNamespace, began: bool) -> None:
     said: list[str] = []
     clock.ceiling, clock.placed = None if began else {"CPU": 9.0}, began
-    patience = Patience(ResourcesConfig(wait_s=60), ROOM, said.append)
+    patience = Patience(ResourcesConfig(wait_s=60), SLOTS, said.append)
     assert patience.look() == began
     clock.placed = False
     for clock.s in (106.0, 200.0, 900.0):
@@ -322,7 +322,7 @@ def test_a_sweep_that_began_or_whose_cluster_grows_waits_on(clock: SimpleNamespa
 def test_a_wish_to_stop_ends_a_sweep_that_has_no_place(clock: SimpleNamespace, tmp_path: Path) -> None:
     made, stop = sweep(tmp_path), []
     proposals = Proposals(made, Book(tmp_path, 1), lambda entry: None, lambda: bool(stop))
-    patience = Patience(ResourcesConfig(), ROOM, lambda line: None)
+    patience = Patience(ResourcesConfig(), SLOTS, lambda line: None)
     watch = Watch(tmp_path, proposals, lambda line: None, lambda: bool(stop), patience)
     watch.on_step_begin(0, [])
     stop.append(True)

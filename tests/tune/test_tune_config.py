@@ -376,7 +376,7 @@ def test_communication_rounds_has_the_three_series() -> None:
 
 def test_fedlinked_has_the_thesis_ranges() -> None:
     settings = load(next(path for path in SHIPPED if path.stem == "fedlinked_eta")).settings
-    assert {key: tuple(dimension.range) for key, dimension in settings.space.items()} == {
+    assert {key: tuple(dimension.bounds) for key, dimension in settings.space.items()} == {
         "method.eta": (0.8, 3.0),
         "method.distillation_epochs": (1, 60),
         "train.rounds": (3, 12),

@@ -17,7 +17,7 @@ from rayfed_ssl.config import load as load_run
 from rayfed_ssl.records.sweep_choice import choose
 from rayfed_ssl.records.tables import METRICS, Commit, Metric, metrics_parts
 from rayfed_ssl.records.tables import table as metrics_table
-from rayfed_ssl.report.any import report_of
+from rayfed_ssl.report.dispatch import report_of
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint
@@ -27,7 +27,7 @@ from tune import room as room_module
 from tune.book import Book, scheduled
 from tune.config import Sweep
 from tune.results import axis, collect, ranked, remarks, table
-from tune.room import room
+from tune.room import trial_slots
 from tune.sweep import run_sweep
 from tune.trial import exploit
 
@@ -256,7 +256,7 @@ def test_trials_share_a_cluster_of_8_cpus_and_a_gpu(
 ) -> None:
     monkeypatch.setattr(room_module, "living_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
     monkeypatch.setattr(room_module, "autoscaling_ceiling", lambda declared: None)
-    found = room(ResourcesConfig.model_validate(resources), concurrent, trials, "node:1.2.3.4")
+    found = trial_slots(ResourcesConfig.model_validate(resources), concurrent, trials, "node:1.2.3.4")
     assert (found.trials, found.plan.actors, found.plan.cpus, found.plan.gpus) == expected
     assert len(found.bundles) == 1 + found.plan.actors
     assert found.bundles[0] == {"node:1.2.3.4": 0.001}
@@ -267,7 +267,7 @@ def test_more_trials_at_a_time_than_fit_are_refused_with_numbers(monkeypatch: py
     monkeypatch.setattr(room_module, "living_nodes", lambda: [{"CPU": 2.0}])
     monkeypatch.setattr(room_module, "autoscaling_ceiling", lambda declared: None)
     with pytest.raises(UserError, match=r"3 actors x 1 CPU = 3\.0 CPUs, the cluster has 2\.0"):
-        room(ResourcesConfig(), 3, 6)
+        trial_slots(ResourcesConfig(), 3, 6)
 
 
 def test_a_sweep_is_not_written_over_and_refusals_write_nothing(tmp_path: Path) -> None:

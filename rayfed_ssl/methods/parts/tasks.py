@@ -25,7 +25,7 @@ from rayfed_ssl.evaluation import SELECT, EncoderValues, outcomes_of
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint
-from rayfed_ssl.federated.results import Subject
+from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Batch
@@ -224,10 +224,11 @@ class TaskServer(MethodServer[Config]):
         if self.method.rollback:
             cohort.conclude("roll_back", self.setup.clients)
 
-    def subjects(self) -> list[Subject]:
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
         federation = self.setup.federation
         return [
-            Subject(c, self.config.clients.encoder(c), classes=federation.task_classes(c)) for c in self.setup.clients
+            EvaluatedEncoder(c, self.config.clients.encoder(c), classes=federation.task_classes(c))
+            for c in self.setup.clients
         ]
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rayfed_ssl.base.late import Late
+from rayfed_ssl.base.lazy import LazyModule
 
 NEEDED = 1e-9  # of ||g||^2 - min_k <u_k, g>, relative to the largest <u_k, u_k>
 CHUNK = 1 << 20  # parameters worked on at once
-_optimize = Late("scipy.optimize")
+_optimize = LazyModule("scipy.optimize")
 
 
 def min_norm_weights(gram: np.ndarray) -> np.ndarray:

@@ -13,8 +13,8 @@ from rayfed_ssl.records.comparison import Comparison
 from rayfed_ssl.records.comparison_files import latex, markdown
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_runs
-from rayfed_ssl.records.drawn_images import _named, counted, not_counted
 from rayfed_ssl.records.image_pairs import LACKING
+from rayfed_ssl.records.image_sampling import _named, counted, not_counted
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
 

@@ -305,7 +305,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Beginning:
+class Starter:
     """A kind of thing that others add: what it begins as, and what a run says to have it."""
 
     text: Template
@@ -327,19 +327,19 @@ class Beginning:
         return self.text.substitute(name=name, title=title), test
 
 
-BEGINNINGS = {
-    Kind.METHOD: Beginning(METHOD, "METHODS", "method.name=$name", "$name", '"method.step": 0.5'),
-    Kind.PLUGIN: Beginning(
+STARTERS = {
+    Kind.METHOD: Starter(METHOD, "METHODS", "method.name=$name", "$name", '"method.step": 0.5'),
+    Kind.PLUGIN: Starter(
         PLUGIN, "METHODS", "'plugins=[{name: $name}]'", "fedsimclr", '"plugins": [{"name": "$name", "weight": 0.5}]'
     ),
-    Kind.OBJECTIVE: Beginning(
+    Kind.OBJECTIVE: Starter(
         OBJECTIVE,
         "OBJECTIVES",
         "method.name=fedavg 'objective={name: $name}'",
         "fedavg",
         '"objective": {"name": "$name"}',
     ),
-    Kind.SOURCE: Beginning(
+    Kind.SOURCE: Starter(
         SOURCE,
         "SOURCES",
         "data.name=$name data.path=FOLDER",
@@ -347,15 +347,15 @@ BEGINNINGS = {
         '"data.name": "$name", "data.path": IMAGES.name',
         SOURCE_TEST,
     ),
-    Kind.PARTITION: Beginning(
+    Kind.PARTITION: Starter(
         PARTITION,
         "PARTITIONS",
         "'data.partition={name: $name}'",
         "fedsimclr",
         '"data.partition": {"name": "$name", "ratio": 0.7}',
     ),
-    Kind.ENCODER: Beginning(ENCODER, "ENCODERS", "clients.encoders=$name", "fedsimclr", '"clients.encoders": "$name"'),
-    Kind.PROTOCOL: Beginning(
+    Kind.ENCODER: Starter(ENCODER, "ENCODERS", "clients.encoders=$name", "fedsimclr", '"clients.encoders": "$name"'),
+    Kind.PROTOCOL: Starter(
         PROTOCOL,
         "PROTOCOLS",
         "'evaluation.protocols=[knn, $name]'",

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rayfed_ssl.base.late import Late, importing
+from rayfed_ssl.base.lazy import LazyModule, importing
 
 LOADED = """
 import sys
@@ -22,12 +22,12 @@ for statement in sys.argv[1:]:
 
 
 def test_a_module_is_what_it_would_have_been() -> None:
-    late = Late("fractions")
-    assert late.Fraction(1, 3) == late.Fraction(2, 6)
+    lazy = LazyModule("fractions")
+    assert lazy.Fraction(1, 3) == lazy.Fraction(2, 6)
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
-        late.nothing_of_the_kind  # noqa: B018
+        lazy.nothing_of_the_kind  # noqa: B018
     with pytest.raises(ModuleNotFoundError):
-        Late("no_such_module").x  # noqa: B018
+        LazyModule("no_such_module").x  # noqa: B018
 
 
 @pytest.mark.parametrize(

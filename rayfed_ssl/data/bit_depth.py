@@ -28,7 +28,7 @@ Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Shallow:
+class EightBitImage:
     """``pixels`` of 8 bits, and where the range does not fit them the image's (smallest, largest) value: ``clipped`` if
     more than ``CLIPPED_SHARE`` of its pixels lie outside, else ``narrow`` if they take up less than ``NARROW_SHARE``.
     ``spiked`` if the image's own range was taken, of which its pixels without the ``OUTER_SHARE`` at either end take up
@@ -41,7 +41,7 @@ class Shallow:
     spiked: Range | None = None
 
 
-def is_deep(image: Image.Image) -> bool:
+def is_high_bit_depth(image: Image.Image) -> bool:
     """Whether a grey image has more than 8 bits."""
     return image.mode in ("I", "F") or image.mode.startswith("I;16")
 
@@ -53,7 +53,7 @@ def refuse_signed_bytes(image: Image.Image) -> None:
         raise BadImage("8 bits with a sign, which would be read without it; convert to 8 bits without one, or to 16")
 
 
-def has_deep_colours(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> bool:
+def has_high_bit_depth_colours(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> bool:
     """Whether an image has 16 bits in each of several channels, or (``depth``, of JPEG 2000) other more than 8.
 
     Pillow reads the 8 high bits, which is right for the full range only. Raises BadImage for any other ``range``.
@@ -61,10 +61,10 @@ def has_deep_colours(image: Image.Image, range: Range | None, depth: tuple[int, 
     tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
     raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
     bits = 16 if any(_SIXTEEN_RAW.search(part) for part in raw) else 8 if depth is None else depth[0]
-    return not is_deep(image) and are_deep_colours(bits, image.mode, range)
+    return not is_high_bit_depth(image) and are_high_bit_depth_colours(bits, image.mode, range)
 
 
-def are_deep_colours(bits: int, mode: str, range: Range | None) -> bool:
+def are_high_bit_depth_colours(bits: int, mode: str, range: Range | None) -> bool:
     """Whether channels have more than 8 bits, whose high ones are taken. Raises BadImage for any but the full range."""
     most = 2**bits - 1
     if bits > 8 and range != (0, most):
@@ -83,14 +83,14 @@ def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
     )
 
 
-def shallow_colours(pixels: NDArray[np.generic], range: Range | None) -> Shallow:
+def colours_to_eight_bits(pixels: NDArray[np.generic], range: Range | None) -> EightBitImage:
     """Colours (H, W, 3) of more than 8 bits by the ``range`` of all channels. Raises BadImage without one."""
     if range is None or pixels.shape[-1] != 3:
         raise BadImage(range_unknown(pixels.dtype))
     return to_bytes(pixels.astype(np.float64), range)
 
 
-def shallow(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> Shallow:
+def to_eight_bits(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> EightBitImage:
     """A grey image of any depth. ``depth`` is that of JPEG 2000, whose samples are moved back to it. Raises BadImage as
     ``to_bytes``.
     """
@@ -110,7 +110,7 @@ def to_bytes(
     range: Range | None,
     white_is_zero: bool = False,
     seen: NDArray[np.bool_] | None = None,
-) -> Shallow:
+) -> EightBitImage:
     """Values of any shape: ``range``, or their own, becomes 0..255, and what lies beyond is clipped. Those that are not
     ``seen`` count for no range and no clipping. Raises BadImage for NaN, and for one value alone without a range.
     """
@@ -124,14 +124,16 @@ def to_bytes(
     scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
     pixels = 255 - scaled if white_is_zero else scaled
     if range is None:
-        return Shallow(pixels, spiked=_spiked(counted, own))
+        return EightBitImage(pixels, spiked=_spiked(counted, own))
     if float(((counted < low) | (counted > high)).mean()) > CLIPPED_SHARE:
-        return Shallow(pixels, clipped=own)
-    return Shallow(pixels, narrow=own if 0 < own[1] - own[0] < NARROW_SHARE * (high - low) else None)
+        return EightBitImage(pixels, clipped=own)
+    return EightBitImage(pixels, narrow=own if 0 < own[1] - own[0] < NARROW_SHARE * (high - low) else None)
 
 
 def _spiked(values: NDArray[np.float64], own: Range) -> Range | None:
-    """``Shallow.spiked`` of an image with its ``own`` range; None of one that has too few pixels to leave some out."""
+    """``EightBitImage.spiked`` of an image with its ``own`` range; None of one that has too few pixels to leave some
+    out.
+    """
     flat = values.ravel()
     looked_at = flat[:: (len(flat) // _LOOKED_AT) | 1]  # odd: not the same columns of every row
     outer = int(OUTER_SHARE * len(looked_at))

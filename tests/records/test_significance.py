@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rayfed_ssl.records.comparison import difference
-from rayfed_ssl.records.judged import margin_of
+from rayfed_ssl.records.significance import margin_of
 
 
 @pytest.mark.parametrize(

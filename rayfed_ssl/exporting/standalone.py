@@ -53,10 +53,10 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     side, channels = config["image_size"], config["channels"]
     mode = "L" if channels == 1 else "RGB"
     image = _reduced(image, mode, 2 * side)
-    range = config["input"].get("range_of_deep_images")
-    _refuse_deep_colour(image, range)
+    value_range = config["input"].get("range_of_deep_images")
+    _refuse_high_bit_depth_colour(image, value_range)
     white_is_zero = getattr(image, "tag_v2", {}).get(262) == 0  # TIFF 6.0, section 4
-    image = _shallow(_upright(image), range, white_is_zero=white_is_zero)
+    image = _to_eight_bits(_upright(image), value_range, white_is_zero=white_is_zero)
     image = _laid_on(image, config["input"].get("background", "black")).convert(mode)
     if image.size != (side, side):
         image = _fitted(image, side, config["input"].get("fit", "crop"))
@@ -94,16 +94,16 @@ def _reduced(image: Any, mode: str, side: int) -> Any:
     return opened
 
 
-def _refuse_deep_colour(image: Any, range: list[float] | None) -> None:
+def _refuse_high_bit_depth_colour(image: Any, value_range: list[float] | None) -> None:
     """Pillow reads the high bytes of 16 bits a channel, which is right for the full range only."""
-    if _is_deep(image) or range == [0, 65535]:
+    if _is_high_bit_depth(image) or value_range == [0, 65535]:
         return
     arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in getattr(image, "tile", ())]
     if any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts):
         raise ValueError(f"16 bits per channel in mode {image.mode}: convert to 8 bits first")
 
 
-def _is_deep(image: Any) -> bool:
+def _is_high_bit_depth(image: Any) -> bool:
     return image.mode in ("I", "F") or image.mode.startswith("I;16")
 
 
@@ -129,15 +129,15 @@ def _laid_on(image: Any, background: str) -> Any:
     return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
 
 
-def _shallow(image: Any, range: list[float] | None, *, white_is_zero: bool) -> Any:
+def _to_eight_bits(image: Any, value_range: list[float] | None, *, white_is_zero: bool) -> Any:
     """The image with 8 bits a channel."""
-    if not _is_deep(image):
+    if not _is_high_bit_depth(image):
         return image
     from PIL.Image import frombytes
 
     whole, kind = (image, torch.float32) if image.mode == "F" else (image.convert("I"), torch.int32)
     values = torch.frombuffer(bytearray(whole.tobytes()), dtype=kind).double()
-    low, high = (float(values.min()), float(values.max())) if range is None else range
+    low, high = (float(values.min()), float(values.max())) if value_range is None else value_range
     if not torch.isfinite(values).all() or low == high:
         raise ValueError(f"an image of mode {image.mode} whose range cannot be told ({low:g} to {high:g})")
     scaled = ((values.clamp(low, high) - low) * (255 / (high - low))).round().to(torch.uint8)

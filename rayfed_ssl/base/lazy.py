@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class Late:
-    """A module that is imported at the first use of one of its names: ``metrics = Late("sklearn.metrics")``.
+class LazyModule:
+    """A module that is imported at the first use of one of its names: ``metrics = LazyModule("sklearn.metrics")``.
 
     torchvision takes two seconds and scikit-learn one; a mistake in a configuration should be answered before that.
     """
@@ -23,7 +23,7 @@ class Late:
         return getattr(importlib.import_module(self._module), name)
 
     def __repr__(self) -> str:
-        return f"Late({self._module!r})"
+        return f"LazyModule({self._module!r})"
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ ROUNDS = 3  # rounds in a row, and more of them until as many different clients 
 CLIENTS = 10  # or all there are
 
 
-class Setbacks:
+class FailurePolicy:
     """The rounds in a row in which every client failed. Checkpoints keep ``state``.
 
     Args:
@@ -22,7 +22,7 @@ class Setbacks:
     """
 
     def __init__(self, clients: int) -> None:
-        self.enough = min(clients, CLIENTS)
+        self.least_clients = min(clients, CLIENTS)
         self.rounds = 0
         self.clients: set[int] = set()  # who failed in them
         self.success = False  # whether any client ever did what it was asked
@@ -49,11 +49,11 @@ class Setbacks:
         """
         self.rounds += 1
         self.clients.update(clients)
-        many = self.rounds >= ROUNDS and len(self.clients) >= self.enough
+        many = self.rounds >= ROUNDS and len(self.clients) >= self.least_clients
         return many or (last and not self.success)
 
     @property
-    def verdict(self) -> str:
+    def reason(self) -> str:
         """``3 rounds in a row came to nothing, 4 different clients failed and none succeeded: the run gives up``."""
         row = "1 round" if self.rounds == 1 else f"{self.rounds} rounds in a row"
         who = "1 client" if len(self.clients) == 1 else f"{len(self.clients)} different clients"

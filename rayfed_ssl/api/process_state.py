@@ -12,7 +12,7 @@ from rich.console import Console
 from rayfed_ssl.api.arguments import as_text, check_callable, check_flag
 from rayfed_ssl.api.execution import execute
 from rayfed_ssl.api.executor import Executor
-from rayfed_ssl.api.words import python_words
+from rayfed_ssl.api.python_messages import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.simulation.progress import Progress

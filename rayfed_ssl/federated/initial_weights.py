@@ -13,7 +13,7 @@ from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.run import RunSettings
 
 
-class Initial:
+class InitialWeights:
     """The values a run begins with: a pure function of the architecture, the same for every client and process. With
     ``model.initial: own`` they are a function of the client, too; with ``model.start`` the encoder's come from a file.
     """

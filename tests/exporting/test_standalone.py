@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from rayfed_ssl.data.decode import Background, Fit, Form, decode, decode_opened
-from rayfed_ssl.exporting import alone
+from rayfed_ssl.data.decode import Background, Fit, ImageForm, decode, decode_opened
+from rayfed_ssl.exporting import standalone
 
 RAMP = np.arange(40 * 30, dtype=np.uint16).reshape(40, 30)
 
@@ -65,20 +65,20 @@ FILES = {
 }
 
 
-def folder(tmp_path: Path, channels: int, range: list[float] | None) -> Path:
-    config = {"image_size": 30, "channels": channels, "input": {"range_of_deep_images": range}}
+def folder(tmp_path: Path, channels: int, value_range: list[float] | None) -> Path:
+    config = {"image_size": 30, "channels": channels, "input": {"range_of_deep_images": value_range}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     return tmp_path
 
 
-@pytest.mark.parametrize("range", [None, [0, 3000]])
+@pytest.mark.parametrize("value_range", [None, [0, 3000]])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", list(FILES))
 def test_every_depth_is_what_a_run_makes_of_it(
-    tmp_path: Path, name: str, channels: int, range: list[float] | None
+    tmp_path: Path, name: str, channels: int, value_range: list[float] | None
 ) -> None:
-    form = Form(30, channels=channels, range=None if range is None else (range[0], range[1]))
-    found = alone.square(Image.open(io.BytesIO(FILES[name])), folder(tmp_path, channels, range))
+    form = ImageForm(30, channels=channels, range=None if value_range is None else (value_range[0], value_range[1]))
+    found = standalone.square(Image.open(io.BytesIO(FILES[name])), folder(tmp_path, channels, value_range))
     expected = decode(FILES[name], form).pixels
     assert len(np.unique(expected)) > 10
     np.testing.assert_array_equal(found.numpy(), expected)
@@ -91,8 +91,8 @@ def test_every_background_is_as_in_the_run(tmp_path: Path, name: str, background
     config = json.loads((place / "config.json").read_text())
     config["input"]["background"] = background
     (place / "config.json").write_text(json.dumps(config))
-    expected = decode(FILES[name], Form(30, background=background)).pixels
-    found = alone.square(Image.open(io.BytesIO(FILES[name])), place)
+    expected = decode(FILES[name], ImageForm(30, background=background)).pixels
+    found = standalone.square(Image.open(io.BytesIO(FILES[name])), place)
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
@@ -105,8 +105,8 @@ def test_every_fit_is_as_in_the_run(tmp_path: Path, shape: tuple[int, int], chan
     config = json.loads((place / "config.json").read_text())
     config["input"]["fit"] = fit
     (place / "config.json").write_text(json.dumps(config))
-    expected = decode(file_of(pixels), Form(30, channels=channels, fit=fit)).pixels
-    found = alone.square(Image.open(io.BytesIO(file_of(pixels))), place)
+    expected = decode(file_of(pixels), ImageForm(30, channels=channels, fit=fit)).pixels
+    found = standalone.square(Image.open(io.BytesIO(file_of(pixels))), place)
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
@@ -115,21 +115,21 @@ def test_every_orientation_is_turned_as_a_run_turns_it(tmp_path: Path, orientati
     exif = turned(orientation)
     exif[ExifTags.Base.Make] = "somebody"
     file = file_of(np.random.default_rng(0).integers(0, 256, (40, 30), np.uint8), exif=exif)
-    found = alone.square(Image.open(io.BytesIO(file)), folder(tmp_path, 1, None))
-    np.testing.assert_array_equal(found.numpy(), decode(file, Form(30, channels=1)).pixels)
+    found = standalone.square(Image.open(io.BytesIO(file)), folder(tmp_path, 1, None))
+    np.testing.assert_array_equal(found.numpy(), decode(file, ImageForm(30, channels=1)).pixels)
 
 
 def test_grey_with_an_alpha_channel_that_is_multiplied_in_is_as_in_the_run(tmp_path: Path) -> None:
     image = Image.open(io.BytesIO(FILES["transparent grey"])).convert("La")
-    expected = decode_opened(image, Form(30, channels=1)).pixels
-    np.testing.assert_array_equal(alone.square(image, folder(tmp_path, 1, None)).numpy(), expected)
+    expected = decode_opened(image, ImageForm(30, channels=1)).pixels
+    np.testing.assert_array_equal(standalone.square(image, folder(tmp_path, 1, None)).numpy(), expected)
 
 
 def test_what_has_no_range_is_refused(tmp_path: Path) -> None:
     place = folder(tmp_path, 3, None)
     for pixels in (np.full((30, 30), 700, np.uint16), np.full((30, 30), np.nan, np.float32)):
         with pytest.raises(ValueError, match="range cannot be told"):
-            alone.square(Image.open(io.BytesIO(file_of(pixels, "TIFF"))), place)
+            standalone.square(Image.open(io.BytesIO(file_of(pixels, "TIFF"))), place)
 
 
 def test_colours_of_16_bits_are_refused_but_for_the_full_range(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_colours_of_16_bits_are_refused_but_for_the_full_range(tmp_path: Path) -
     head = (30).to_bytes(4, "big") * 2 + bytes([16, 2, 0, 0, 0])
     png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     with pytest.raises(ValueError, match="16 bits per channel"):
-        alone.square(Image.open(io.BytesIO(png)), folder(tmp_path, 3, None))
-    found = alone.square(Image.open(io.BytesIO(png)), folder(tmp_path, 3, [0, 65535]))
-    np.testing.assert_array_equal(found.numpy(), decode(png, Form(30, range=(0.0, 65535.0))).pixels)
+        standalone.square(Image.open(io.BytesIO(png)), folder(tmp_path, 3, None))
+    found = standalone.square(Image.open(io.BytesIO(png)), folder(tmp_path, 3, [0, 65535]))
+    np.testing.assert_array_equal(found.numpy(), decode(png, ImageForm(30, range=(0.0, 65535.0))).pixels)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -152,11 +152,11 @@ def test_a_large_jpeg_is_read_at_the_scale_of_the_run(tmp_path: Path, channels: 
     path, place = tmp_path / "photo.jpg", folder(tmp_path, channels, None)
     noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
     path.write_bytes(file_of(noise, "JPEG", exif=turned(6)))
-    expected = decode(path, Form(30, channels=channels)).pixels
+    expected = decode(path, ImageForm(30, channels=channels)).pixels
     for given in (path, str(path), Image.open(path)):
-        np.testing.assert_array_equal(alone.square(given, place).numpy(), expected)
+        np.testing.assert_array_equal(standalone.square(given, place).numpy(), expected)
     opened = Image.open(path)
-    np.testing.assert_array_equal(decode_opened(opened, Form(30, channels=channels)).pixels, expected)
-    assert (opened.size, alone.square(opened, place).shape) == ((400, 300), (30, 30, channels))
-    in_full = alone.square(Image.open(io.BytesIO(path.read_bytes())), place).numpy()
+    np.testing.assert_array_equal(decode_opened(opened, ImageForm(30, channels=channels)).pixels, expected)
+    assert (opened.size, standalone.square(opened, place).shape) == ((400, 300), (30, 30, channels))
+    in_full = standalone.square(Image.open(io.BytesIO(path.read_bytes())), place).numpy()
     assert np.abs(in_full.astype(int) - expected).max() > 2
