@@ -25,7 +25,8 @@ from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.records.summary_file import read_summary
 from rayfed_ssl.records.tables import OTHERS, read_communication, read_metrics
 from rayfed_ssl.settings.files import of_run
-from rayfed_ssl.simulation.reevaluation import FILE, reevaluate
+from rayfed_ssl.simulation.evaluation_file import FILE
+from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage.fetch import Remote, is_uri, renewing
 from rayfed_ssl.terminal.progress import shown
 

@@ -36,7 +36,8 @@ def evaluate(
     """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
     from rayfed_ssl.records.outcomes import FILE as OUTCOMES
     from rayfed_ssl.report.evaluated import sentence_of
-    from rayfed_ssl.simulation.reevaluation import FILE, reevaluate
+    from rayfed_ssl.simulation.evaluation_file import FILE
+    from rayfed_ssl.simulation.reevaluation import reevaluate
     from rayfed_ssl.storage.fetch import at_hand, is_about_encoders, renewing
     from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.progress import conclusion, console, evaluation_tables

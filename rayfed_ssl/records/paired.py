@@ -1,6 +1,7 @@
 """Intervals of a run's accuracies over those of its untrained encoder and of raw pixels, paired image by image.
 
-They stand in ``summary.json`` under ``paired``: {"untrained": {"knn": [low, high], ..}, "pixels": {..}}.
+They stand in ``summary.json`` under ``paired``: {"untrained": {"knn": [low, high], ..}, "pixels": {..}}; and by encoder
+in ``evaluation.json`` under ``over untrained`` and ``over pixels``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rayfed_ssl.evaluation.outcomes import Outcomes
 from rayfed_ssl.records.crossed import half_width
 from rayfed_ssl.records.outcomes import PIXELS_FILE, UNTRAINED_FILE, ImageShares, read_outcomes
 
@@ -41,8 +44,23 @@ def _interval(
     if ours is None or theirs is None or len(last.index) < 2:
         return None
     a, b = last.of(score, ours), before.of(score, theirs)
-    if a is None or b is None:
-        return None
+    return None if a is None or b is None else _of_pairs(a, b)
+
+
+def paired_scores(last: Outcomes | None, before: Outcomes | None) -> dict[str, list[float]]:
+    """Score -> (low, high) of the 95% interval of one encoder's accuracy less another's on the same images, of the
+    scores that both have.
+    """
+    if last is None or before is None:
+        return {}
+    return {
+        score: _of_pairs(right / last.draws[score], before.right[score] / before.draws[score])
+        for score, right in last.right.items()
+        if score in before.right and len(right) == len(before.right[score]) > 1
+    }
+
+
+def _of_pairs(a: NDArray[np.float64], b: NDArray[np.float64]) -> list[float]:
     middle, half = float((a - b).mean()), half_width(np.asarray(a - b)[None, :])
     return [middle - half, middle + half]
 

@@ -81,11 +81,13 @@ def _of(of: Mapping[str, Any], run: Path, summary: Mapping[str, Any]) -> dict[st
                     known[tag] = values
                 else:
                     known.setdefault(tag, {})[str(one.client)] = values
+    alone = files[0].stem if len(files) == 1 else None
+    pairs = {block: of.get(f"over {block}", {}).get(alone, {}) for block in ("untrained", "pixels")}
     largest = of["images"].get("largest_class") if "images" in of else summary.get("largest_class")
     return {
         **{key: summary[key] for key in ("rounds", "status") if key in summary},
         "accuracy": accuracy, "untrained": untrained, "pixels": of.get("pixels") or {},
-        "evaluation": _counts(of.get("evaluation", {})), "largest_class": largest,
+        "paired": pairs, "evaluation": _counts(of.get("evaluation", {})), "largest_class": largest,
     }  # fmt: skip
 
 

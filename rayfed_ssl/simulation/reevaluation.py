@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,19 @@ from rayfed_ssl.federated.remarks import largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
+from rayfed_ssl.records.paired import paired_scores
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.records.trained import FILE as TRAINED
 from rayfed_ssl.records.trained import among_trained, read_trained
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import columns_in_block, in_block, located_of_run, title
+from rayfed_ssl.simulation.evaluation_file import BETWEEN, FILE, OVER, PIXELS, UNTRAINED, added, earlier, with_untrained
 from rayfed_ssl.simulation.outcomes_again import add_outcomes, as_in_the_run
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
 from rayfed_ssl.storage.claim import rewriting
 from rayfed_ssl.storage.unended import naming_checkpoint
 
-FILE = "evaluation.json"
-BETWEEN, UNTRAINED, PIXELS = "between encoders", "untrained", "pixels"  # in evaluation.json
-BY_ENCODER = frozenset({"accuracy", "untrained", "select", "own", "features"})  # its blocks with a row per encoder
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")  # keys of ``evaluation`` beside the protocols'
 
 
@@ -57,9 +55,8 @@ def reevaluate(
     trust_imports: bool = False,
     renew: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Measure each exported encoder, the untrained ones and the raw pixels; what it finds is added to
-    ``evaluation.json``, where results of other protocols, and of other images, stay. ``outcomes.parquet`` gets the
-    scores of a run that did not keep them (:func:`add_outcomes`).
+    """Measure each exported encoder, the untrained ones and the raw pixels; add it to ``evaluation.json``, where other
+    protocols' results stay, and other images'. ``outcomes.parquet`` gets scores that it lacks (:func:`add_outcomes`).
 
     Args:
         protocols: which; by default the run's own, comparisons of encoders only where there are several.
@@ -76,7 +73,8 @@ def reevaluate(
         ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results, ``test_images``
         (labelled ones) among them. ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
         Untrained encoders stand as ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as
-        ``between encoders``. ``other data`` holds the same for images other than the run's, by their title, the newest
+        ``between encoders``. ``over untrained`` and ``over pixels`` are the 95% intervals of accuracies over these,
+        paired image by image. ``other data`` holds the same for images other than the run's, by their title, the newest
         last, with ``images``: their source, digest, numbers, largest class if naming it is worth much, notes on them.
     Raises:
         UserError: no encoder there, an unknown protocol or change, images that are gone, a run removed meanwhile.
@@ -216,8 +214,10 @@ def _measured(
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other)
     bench = Workbench(config, federation)
     found = Found()
+    before = dict[str, Mapping[str, float]]()
     for name, (architecture, client) in _began(config, encoders).items() if config.evaluation.rows else ():
-        found.note(UNTRAINED, name, f"{UNTRAINED} {name}", bench.evaluate(architecture, None, client=client))
+        before[name] = bench.evaluate(architecture, None, client=client)
+        found.note(UNTRAINED, name, f"{UNTRAINED} {name}", before[name])
     known = dict[object, dict[str, float]]()
     for one in encoders if config.evaluation.rows else []:
         weights, client = pack(_loaded(bench, one)), one.client
@@ -228,8 +228,12 @@ def _measured(
         if key not in known:
             known[key] = bench.evaluate(one.architecture, weights)
         found.exported(one, evaluation.of_client(known[key], client))
-    if config.evaluation.on_pixels:
-        found.document[PIXELS] = bench.evaluate_pixels()
+    pixels = bench.evaluate_pixels() if config.evaluation.on_pixels else None
+    if pixels is not None:
+        found.document[PIXELS] = pixels
+    for one in encoders if config.evaluation.rows else []:
+        began = before[one.before_training(config.model.initial == "own")]
+        found.pair(one, {UNTRAINED: began, PIXELS: pixels or {}})
     if config.evaluation.comparisons:
         features = {one.stem: bench.features_to_compare(_loaded(bench, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(features, config.evaluation))
@@ -247,22 +251,6 @@ def _began(config: RunConfig, encoders: Sequence[ExportedFile]) -> dict[str, tup
     own = config.model.initial == "own"
     began = {one.before_training(own): (one.architecture, one.client if own else None) for one in encoders}
     return dict(sorted(began.items()))
-
-
-def with_untrained(known: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """What is ``known``, of the run's images and of others, without untrained encoders that are not in ``names``."""
-    kept = dict(known)
-    if UNTRAINED in kept:
-        kept[UNTRAINED] = {name: of for name, of in kept[UNTRAINED].items() if name in names}
-    for block in {"own", "features"} & kept.keys():
-        kept[block] = {
-            name: of
-            for name, of in kept[block].items()
-            if not name.startswith(f"{UNTRAINED} ") or name.removeprefix(f"{UNTRAINED} ") in names
-        }
-    if OTHERS in kept:
-        kept[OTHERS] = {title: with_untrained(of, names) for title, of in kept[OTHERS].items()}
-    return kept
 
 
 def _compared(features: Mapping[str, Mapping[str, NDArray[Any]]], config: EvaluationConfig) -> dict[str, float]:
@@ -292,6 +280,12 @@ class Found:
         """What was measured of an exported encoder."""
         self.note("accuracy", one.stem, one.stem, values)
         self.outcomes[one.client] = evaluation.outcomes_of(values) or Outcomes({}, {})
+
+    def pair(self, one: ExportedFile, others: Mapping[str, Mapping[str, float]]) -> None:
+        """The intervals of an exported encoder's accuracies over those of the blocks ``others``, image by image."""
+        for block, values in others.items():
+            if pairs := paired_scores(self.outcomes[one.client], evaluation.outcomes_of(values)):
+                self.document.setdefault(OVER.format(block), {})[one.stem] = pairs
 
     def note(self, block: str, name: str, described: str, values: Mapping[str, float]) -> None:
         """Scores go to ``block`` under ``name``, all else to the block its tag begins with, under ``described``."""
@@ -331,53 +325,6 @@ def _configured(
         allowed = ", ".join(PROTOCOLS)
         raise UserError(f"--protocol: found none, in the run's configuration neither; must be one of {allowed}")
     return config.model_copy(update={"model": config.model.model_copy(update={"start": None})})
-
-
-def earlier(path: Path) -> dict[str, Any]:
-    """What an earlier evaluation wrote, each protocol with all settings behind its results. Raises UserError."""
-    if not path.exists():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        blocks = {name: dict(block) for name, block in document.items()}
-        for name in blocks.keys() & BY_ENCODER:
-            blocks[name] = {encoder: dict(values) for encoder, values in blocks[name].items()}
-        blocks |= {OTHERS: {name: dict(of) for name, of in blocks[OTHERS].items()}} if OTHERS in blocks else {}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); mend it, or move it away to begin anew") from None
-    own = blocks.get("evaluation", {})
-    common = {key: value for key, value in own.items() if not isinstance(value, dict)}
-    blocks["evaluation"] = {key: {**common, **value} for key, value in own.items() if isinstance(value, dict)}
-    return blocks
-
-
-def added(known: Mapping[str, Any], new: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:
-    """``known`` with ``new`` in it. Earlier scores of a protocol that was ``measured`` again go: theirs were other
-    settings.
-    """
-    merged: dict[str, Any] = {}
-    for block in [*known, *(name for name in new if name not in known)]:
-        before, now = known.get(block, {}), new.get(block, {})
-        if block in BY_ENCODER and block != "features":
-            names = [*before, *(name for name in now if name not in before)]
-            merged[block] = {name: {**_others(before.get(name, {}), measured), **now.get(name, {})} for name in names}
-        elif block == "features":
-            names = [*before, *(name for name in now if name not in before)]
-            merged[block] = {name: {**before.get(name, {}), **now.get(name, {})} for name in names}
-        elif block == PIXELS:
-            merged[block] = {**_others(before, measured), **now}
-        else:
-            merged[block] = {**before, **now}
-    return merged
-
-
-def _others(values: Mapping[str, float], measured: Sequence[str]) -> dict[str, float]:
-    """The values whose tag belongs to none of the protocols ``measured``."""
-    return {
-        tag: value
-        for tag, value in values.items()
-        if not any(tag == name or tag.startswith(f"{name}_") for name in measured)
-    }
 
 
 def _loaded(bench: Workbench, one: ExportedFile) -> Network:

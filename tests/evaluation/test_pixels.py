@@ -19,7 +19,7 @@ from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Material, Protoco
 from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.measured_rows import train_rows
-from rayfed_ssl.simulation.reevaluation import added
+from rayfed_ssl.simulation.evaluation_file import added
 from tests.evaluation.test_evaluation_knn import loop_accuracy
 from tests.tiny import run_locally, tiny
 

@@ -14,7 +14,9 @@ from scipy import stats
 from rayfed_ssl.evaluation import Outcomes
 from rayfed_ssl.records.outcomes import ALL, FILE, PIXELS_FILE, UNTRAINED_FILE, write_outcomes
 from rayfed_ssl.records.paired import paired
+from rayfed_ssl.report.evaluated import verdict_of
 from rayfed_ssl.report.verdict import verdict
+from rayfed_ssl.simulation.reevaluation import reevaluate
 from tests.tiny import run_locally, tiny
 
 LABELS = np.arange(40) % 4
@@ -94,6 +96,23 @@ def test_a_run_keeps_what_was_right_before_training_and_says_by_it(tmp_path: Pat
         assert json.loads((folder / "summary.json").read_text())["paired"] == made["paired"]
     for file in ALL:
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_evaluating_a_run_again_pairs_too_and_so_on_other_images(tmp_path: Path) -> None:
+    made = run_locally(tiny("fedsimclr", train__rounds=1, evaluation__protocols=["knn", "linear"]), tmp_path / "run")
+    found = reevaluate(tmp_path / "run", ["knn"])
+    ((name, over),) = found["over untrained"].items()
+    assert over == {"knn": pytest.approx(made["paired"]["untrained"]["knn"])}
+    assert found["over pixels"] == {name: {"knn": pytest.approx(made["paired"]["pixels"]["knn"])}}
+    told = verdict_of(tmp_path / "run", found)
+    assert told is not None
+    low, high = (f"{100 * end:+.1f}".replace("-", "\N{MINUS SIGN}") for end in over["knn"])
+    assert f"(95 % interval [{low}, {high}] over 60 test images" in told.sentence
+    found = reevaluate(tmp_path / "run", ["linear"], data="digits")
+    other = found["other data"]["digits"]
+    assert set(other["over untrained"]) == {name}
+    assert other["over untrained"][name].keys() == other["over pixels"][name].keys() == {"linear"}
+    assert set(reevaluate(tmp_path / "run", ["linear"])["over untrained"][name]) == {"knn", "linear"}
 
 
 def test_a_resumed_run_has_kept_them(tmp_path: Path) -> None:
