@@ -441,6 +441,19 @@ def test_a_run_with_a_clock_says_in_the_end_what_became_of_replies(replies: dict
     assert text.getvalue().splitlines() == [*clock, *plain.getvalue().splitlines()]
 
 
+@pytest.mark.parametrize(("last", "advised"), [(0.6, False), (0.5, True), (0.4, True)])
+def test_an_encoder_that_is_not_better_than_untrained_comes_with_what_to_try(last: float, advised: bool) -> None:
+    text = io.StringIO()
+    summary = {
+        "accuracy": {"knn": last}, "untrained": {"knn": 0.5}, "pixels": {}, "best": {}, "evaluation": {"test_images": 4000},
+        "rounds": 9, "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0,
+    }  # fmt: skip
+    conclude(Console(file=text, width=120), summary, "runs/demo")
+    assert (
+        'try next      more rounds, a smaller train.batch_size, other views ("Which views?"' in text.getvalue()
+    ) == (advised)
+
+
 def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
     assert shown(0.5) == "0.500"
     assert shown(None) == "-"

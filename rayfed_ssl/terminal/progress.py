@@ -21,11 +21,13 @@ from rayfed_ssl.records.summary import TEST_LABELS, replies_told
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import plural, span
 from rayfed_ssl.report.measures import features_name
-from rayfed_ssl.report.verdict import Verdict, best_below_last, verdict
+from rayfed_ssl.report.verdict import BETTER, Verdict, best_below_last, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
 
+TRY_NEXT = 'more rounds, a smaller train.batch_size, other views ("Which views?" in docs/data.md)'
+"""For who has an encoder that is not better than the untrained one."""
 EVALUATION, FEATURES, PIXELS = "eval/", "features/", "pixels_"
 RANK = "rankme"  # of what describes features, what stands beside accuracies, too: a collapse shows there first
 
@@ -201,11 +203,12 @@ def conclusion(console: Console, found: Verdict) -> None:
 
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
-    if summary["accuracy"]:
+    found = verdict(summary) if summary["accuracy"] else None
+    if found is not None:
         console.print(accuracy_table(summary))
         if hint := best_below_last(summary):
             console.print(hint, markup=False, highlight=False, soft_wrap=True)
-        conclusion(console, verdict(summary))
+        conclusion(console, found)
         console.print()
     elif summary.get("features"):
         console.print(features_table(summary))
@@ -217,6 +220,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         **({"replies": replies_told(replies)} if replies else {}),
         **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
+        **({"try next": TRY_NEXT} if found is not None and found.kind not in (None, BETTER) else {}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),
