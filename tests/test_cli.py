@@ -445,8 +445,9 @@ def test_a_run_with_a_clock_says_in_the_end_what_became_of_replies(replies: dict
 def test_an_encoder_that_is_not_better_than_untrained_comes_with_what_to_try(last: float, advised: bool) -> None:
     text = io.StringIO()
     summary = {
-        "accuracy": {"knn": last}, "untrained": {"knn": 0.5}, "pixels": {}, "best": {}, "evaluation": {"test_images": 4000},
-        "rounds": 9, "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0,
+        "accuracy": {"knn": last}, "untrained": {"knn": 0.5}, "pixels": {}, "best": {},
+        "evaluation": {"test_images": 4000}, "rounds": 9,
+        "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0,
     }  # fmt: skip
     conclude(Console(file=text, width=120), summary, "runs/demo")
     assert (
