@@ -1,12 +1,12 @@
 """Intervals of a run's accuracies over those of its untrained encoder and of raw pixels, paired image by image.
 
 They stand in ``summary.json`` under ``paired``: {"untrained": {"knn": [low, high], ..}, "pixels": {..}}; and by encoder
-in ``evaluation.json`` under ``over untrained`` and ``over pixels``.
+in ``evaluation.json`` under ``over untrained`` and ``over pixels``, with ``mean of clients`` where there are several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -47,17 +47,19 @@ def _interval(
     return None if a is None or b is None else _of_pairs(a, b)
 
 
-def paired_scores(last: Outcomes | None, before: Outcomes | None) -> dict[str, list[float]]:
-    """Score -> (low, high) of the 95% interval of one encoder's accuracy less another's on the same images, of the
-    scores that both have.
+def paired_scores(last: Sequence[Outcomes | None], before: Sequence[Outcomes | None]) -> dict[str, list[float]]:
+    """Score -> (low, high) of the 95% interval of encoders' mean accuracy less that of as many others on the same
+    images, of the scores that all have.
     """
-    if last is None or before is None:
+    known = [of for of in (*last, *before) if of is not None]
+    if len(known) < len(last) + len(before) or not last:
         return {}
-    return {
-        score: _of_pairs(right / last.draws[score], before.right[score] / before.draws[score])
-        for score, right in last.right.items()
-        if score in before.right and len(right) == len(before.right[score]) > 1
-    }
+    found = {}
+    for score, right in known[0].right.items():
+        if all(score in of.right and len(of.right[score]) == len(right) > 1 for of in known):
+            shares = np.array([of.right[score] / of.draws[score] for of in known])
+            found[score] = _of_pairs(shares[: len(last)].mean(axis=0), shares[len(last) :].mean(axis=0))
+    return found
 
 
 def _of_pairs(a: NDArray[np.float64], b: NDArray[np.float64]) -> list[float]:

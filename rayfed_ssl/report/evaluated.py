@@ -72,7 +72,9 @@ def _of(of: Mapping[str, Any], run: Path, summary: Mapping[str, Any]) -> dict[st
     accuracy: dict[str, Any] = {}
     untrained: dict[str, Any] = {}
     files = exported_files(run / "encoder")
-    for one in [file for file in files if file.client is None] or files:
+    chosen = [file for file in files if file.client is None] or files
+    which = chosen[0].stem if len(chosen) == 1 else "mean of clients"
+    for one in chosen:
         began = of.get("untrained", {})
         before = began.get(one.stem, began.get(one.architecture, {}))
         for tag, value in of.get("accuracy", {}).get(one.stem, {}).items():
@@ -81,8 +83,7 @@ def _of(of: Mapping[str, Any], run: Path, summary: Mapping[str, Any]) -> dict[st
                     known[tag] = values
                 else:
                     known.setdefault(tag, {})[str(one.client)] = values
-    alone = files[0].stem if len(files) == 1 else None
-    pairs = {block: of.get(f"over {block}", {}).get(alone, {}) for block in ("untrained", "pixels")}
+    pairs = {block: of.get(f"over {block}", {}).get(which, {}) for block in ("untrained", "pixels")}
     largest = of["images"].get("largest_class") if "images" in of else summary.get("largest_class")
     return {
         **{key: summary[key] for key in ("rounds", "status") if key in summary},

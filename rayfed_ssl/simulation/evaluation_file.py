@@ -13,6 +13,7 @@ from rayfed_ssl.records.tables import OTHERS
 FILE = "evaluation.json"
 BETWEEN, UNTRAINED, PIXELS = "between encoders", "untrained", "pixels"  # in evaluation.json
 OVER = "over {}"  # and the block that an encoder's accuracies are paired with, image by image
+MEAN = "mean of clients"  # among encoders in these blocks, where several clients have one
 BY_ENCODER = frozenset({  # its blocks with a row per encoder
     "accuracy", "untrained", "select", "own", "features", OVER.format(UNTRAINED), OVER.format(PIXELS),
 })  # fmt: skip

@@ -35,7 +35,17 @@ from rayfed_ssl.records.trained import FILE as TRAINED
 from rayfed_ssl.records.trained import among_trained, read_trained
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.settings.located import columns_in_block, in_block, located_of_run, title
-from rayfed_ssl.simulation.evaluation_file import BETWEEN, FILE, OVER, PIXELS, UNTRAINED, added, earlier, with_untrained
+from rayfed_ssl.simulation.evaluation_file import (
+    BETWEEN,
+    FILE,
+    MEAN,
+    OVER,
+    PIXELS,
+    UNTRAINED,
+    added,
+    earlier,
+    with_untrained,
+)
 from rayfed_ssl.simulation.outcomes_again import add_outcomes, as_in_the_run
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
@@ -231,9 +241,12 @@ def _measured(
     pixels = bench.evaluate_pixels() if config.evaluation.on_pixels else None
     if pixels is not None:
         found.document[PIXELS] = pixels
-    for one in encoders if config.evaluation.rows else []:
-        began = before[one.before_training(config.model.initial == "own")]
-        found.pair(one, {UNTRAINED: began, PIXELS: pixels or {}})
+    if config.evaluation.rows:
+        of_clients = [one for one in encoders if one.client is not None]
+        together = {one.stem: [one] for one in encoders} | ({MEAN: of_clients} if len(of_clients) > 1 else {})
+        for name, some in together.items():
+            began = [before[one.before_training(config.model.initial == "own")] for one in some]
+            found.pair(name, some, {UNTRAINED: began, PIXELS: [pixels or {}] * len(some)})
     if config.evaluation.comparisons:
         features = {one.stem: bench.features_to_compare(_loaded(bench, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(features, config.evaluation))
@@ -281,11 +294,14 @@ class Found:
         self.note("accuracy", one.stem, one.stem, values)
         self.outcomes[one.client] = evaluation.outcomes_of(values) or Outcomes({}, {})
 
-    def pair(self, one: ExportedFile, others: Mapping[str, Mapping[str, float]]) -> None:
-        """The intervals of an exported encoder's accuracies over those of the blocks ``others``, image by image."""
+    def pair(
+        self, name: str, encoders: Sequence[ExportedFile], others: Mapping[str, Sequence[Mapping[str, float]]]
+    ) -> None:
+        """The intervals of encoders' mean accuracies over those of the blocks ``others``, image by image."""
         for block, values in others.items():
-            if pairs := paired_scores(self.outcomes[one.client], evaluation.outcomes_of(values)):
-                self.document.setdefault(OVER.format(block), {})[one.stem] = pairs
+            ours = [self.outcomes[one.client] for one in encoders]
+            if pairs := paired_scores(ours, [evaluation.outcomes_of(each) for each in values]):
+                self.document.setdefault(OVER.format(block), {})[name] = pairs
 
     def note(self, block: str, name: str, described: str, values: Mapping[str, float]) -> None:
         """Scores go to ``block`` under ``name``, all else to the block its tag begins with, under ``described``."""

@@ -512,7 +512,7 @@ def test_without_privacy_nothing_is_claimed(tmp_path: Path) -> None:
     [
         ({"privacy": {}}, "exactly one of sigma and epsilon, found neither"),
         ({"privacy": {"sigma": 1, "epsilon": 1}}, "exactly one of sigma and epsilon, found both"),
-        ({"privacy": {"sigma": -1}}, "method.privacy.sigma: found -1; must be greater than 0"),
+        ({"privacy": {"sigma": -1}}, "method.privacy.sigma: found -1; must be at least 1e-30"),
         ({"privacy": {"sigma": 0}}, "method.privacy.sigma: found 0"),
         ({"privacy": {"sigma": float("inf")}}, "method.privacy.sigma"),
         ({"privacy": {"epsilon": 0}}, "method.privacy.epsilon: found 0"),
