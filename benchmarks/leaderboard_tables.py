@@ -292,13 +292,16 @@ def short(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
         sent = megabytes(runs)
         until = number([None if row["hours_to_90"] is None else 3600 * row["hours_to_90"] for row in runs], 0)
         scores = [number([row[measure] for row in runs]) for measure in ("knn", "linear")]
-        body.append([f"`{name}`", str(len(runs)), *scores, beside, sent, until])
+        mark = " *" if made_elsewhere(methods[name], methods.get(REFERENCE, {})) else ""
+        body.append([f"`{name}`{mark}", str(len(runs)), *scores, beside, sent, until])
     heads = ["method", "seeds", "kNN", "linear", f"kNN over {REFERENCE}", "MB per round", "virtual s to 90%"]
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *body)]
     commits = sorted({row["commit"] for runs in ended.values() for row in runs})
     minutes = sorted(row["minutes"] for runs in ended.values() for row in runs)
     title = f"{NAMES[shown['data']]}, {SPLITS[shown['partition']]}, 5 clients, at {', '.join(commits)}"
     title += f"; {minutes[0]:.1f} to {minutes[-1]:.1f} minutes a run, beside other work:" if minutes else ":"
+    if any(cells[0].endswith(" *") for cells in body):
+        lines.append(f"\n\\* Paired with runs of `{REFERENCE}` that were {ELSEWHERE}.")
     return "\n".join([title, "", *lines])
 
 

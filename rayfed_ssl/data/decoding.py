@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def _quiet() -> Iterator[None]:
         with _filtering:
             _decoding -= 1
             if not _decoding:
-                filters: list[Any] = warnings.filters  # type: ignore[assignment]
+                filters = cast("list[Any]", warnings.filters)  # a list, which typeshed calls a sequence
                 filters[:] = [one for one in filters if getattr(one[3], "pattern", None) != DECODERS]
 
 

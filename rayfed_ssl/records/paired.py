@@ -18,6 +18,8 @@ from rayfed_ssl.evaluation.outcomes import Outcomes
 from rayfed_ssl.records.crossed import half_width
 from rayfed_ssl.records.outcomes import PIXELS_FILE, UNTRAINED_FILE, ImageShares, read_outcomes
 
+OVER = "over {}"  # a block of evaluation.json, and the block that encoders' accuracies are paired with
+MEAN = "mean of clients"  # among the encoders of such a block, where several clients have one
 BESIDE = {"untrained": UNTRAINED_FILE, "pixels": PIXELS_FILE}  # block of the summary -> its outcomes
 
 

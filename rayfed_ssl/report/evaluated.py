@@ -8,6 +8,7 @@ from typing import Any
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.models.exported import exported_files
+from rayfed_ssl.records.paired import BESIDE, MEAN, OVER
 from rayfed_ssl.records.summary_file import known_summary
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.accuracy_table import accuracy_table
@@ -73,7 +74,7 @@ def _of(of: Mapping[str, Any], run: Path, summary: Mapping[str, Any]) -> dict[st
     untrained: dict[str, Any] = {}
     files = exported_files(run / "encoder")
     chosen = [file for file in files if file.client is None] or files
-    which = chosen[0].stem if len(chosen) == 1 else "mean of clients"
+    which = chosen[0].stem if len(chosen) == 1 else MEAN
     for one in chosen:
         began = of.get("untrained", {})
         before = began.get(one.stem, began.get(one.architecture, {}))
@@ -83,7 +84,7 @@ def _of(of: Mapping[str, Any], run: Path, summary: Mapping[str, Any]) -> dict[st
                     known[tag] = values
                 else:
                     known.setdefault(tag, {})[str(one.client)] = values
-    pairs = {block: of.get(f"over {block}", {}).get(which, {}) for block in ("untrained", "pixels")}
+    pairs = {block: of.get(OVER.format(block), {}).get(which, {}) for block in BESIDE}
     largest = of["images"].get("largest_class") if "images" in of else summary.get("largest_class")
     return {
         **{key: summary[key] for key in ("rounds", "status") if key in summary},

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.records.paired import OVER
 from rayfed_ssl.records.tables import OTHERS
 
 FILE = "evaluation.json"
 BETWEEN, UNTRAINED, PIXELS = "between encoders", "untrained", "pixels"  # in evaluation.json
-OVER = "over {}"  # and the block that an encoder's accuracies are paired with, image by image
-MEAN = "mean of clients"  # among encoders in these blocks, where several clients have one
 BY_ENCODER = frozenset({  # its blocks with a row per encoder
     "accuracy", "untrained", "select", "own", "features", OVER.format(UNTRAINED), OVER.format(PIXELS),
 })  # fmt: skip

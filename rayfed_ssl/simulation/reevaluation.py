@@ -29,7 +29,7 @@ from rayfed_ssl.federated.remarks import largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
-from rayfed_ssl.records.paired import paired_scores
+from rayfed_ssl.records.paired import MEAN, OVER, paired_scores
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.records.trained import FILE as TRAINED
 from rayfed_ssl.records.trained import among_trained, read_trained
@@ -38,8 +38,6 @@ from rayfed_ssl.settings.located import columns_in_block, in_block, located_of_r
 from rayfed_ssl.simulation.evaluation_file import (
     BETWEEN,
     FILE,
-    MEAN,
-    OVER,
     PIXELS,
     UNTRAINED,
     added,

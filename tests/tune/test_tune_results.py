@@ -343,3 +343,17 @@ def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeyp
         worst = {c: (min if mode == "max" else max)(ends[c * repeat + r][1] for r in range(repeat)) for c in chosen}
         assert worst[winner] == (max if mode == "max" else min)(worst.values())
     assert named > 6
+
+
+def test_of_ten_alike_about_one_in_ten_is_told_apart_from_the_best() -> None:
+    """What docs/sweeps.md says of a winner that was chosen out of many: three repeats each, drawn alike."""
+    draws, apart = np.random.default_rng(0), []
+    for _ in range(1000):
+        values = draws.normal(size=(10, 3))
+        rows = [
+            {"configuration": c, "repeat": r, "status": "complete", "score": values[c].mean(), "features.rankme": value}
+            for c in range(10) for r, value in enumerate(values[c])
+        ]  # fmt: skip
+        choice = choose(rows, "features.rankme", "max")
+        apart.append(9 - len(choice.apart) - len(choice.level))
+    assert np.mean(apart) / 9 == pytest.approx(0.1, abs=0.015)
