@@ -130,6 +130,19 @@ def test_the_method_of_the_readme_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     assert encoders(tmp_path / "mine") == encoders(tmp_path / "fedavg")
 
 
+def test_a_method_whose_training_has_another_name_cannot_leave_plugins_out_silently(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(from typing .*?METHODS = .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    written(tmp_path, text=code.replace("def train(", "def update(").replace('mean("train"', 'mean("update"'))
+    alone = {"imports": ["my_method.py"], "train.rounds": 1}
+    run_locally(tiny_run("mine", alone, tmp_path), tmp_path / "alone")
+    assert encoders(tmp_path / "alone")
+    config = tiny_run("mine", {**alone, "plugins": [{"name": "feddecorr"}]}, tmp_path)
+    with pytest.raises(
+        RuntimeError, match="mine: clients were asked for 'update', but feddecorr needs the operation 'train'"
+    ):
+        run_locally(config, tmp_path / "with a plug-in")
+
+
 STARTS = """
 class Server(fedavg.Server):
     def start(self, cohort):

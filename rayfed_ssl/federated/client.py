@@ -29,6 +29,8 @@ from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
 PUBLIC_IMAGES = "public"  # the name under which servers publish the public images
+FLOAT_BYTES = 4
+VIEW_BYTES = 1 << 26  # of views made at once without gradients; making them takes about five times as much
 Loss = Callable[[tuple[Tensor, ...], Tensor], Step]  # views, V tensors (B, C, H, W); rows (B,) of the pixels they show
 
 
@@ -355,11 +357,14 @@ class EncoderClient(Generic[Config]):
     @torch.no_grad()
     def projections(self, pixels: Tensor, *, views: int | None = None, training: bool = False) -> Iterator[Tensor]:
         """Projections, batch by batch: (B, D) of clean images, or (V, B, D) of V augmented views; in eval mode, unless
-        ``training``. Batches differ by one row at most, and have at most ``evaluation.batch_size``.
+        ``training``. Batches differ by one row at most, and have at most ``evaluation.batch_size``; views that are
+        made at once take at most ``VIEW_BYTES``.
         """
         self.network.train(training)
-        draws = None if views is None else self.generator("views")
-        for part in pixels.tensor_split(-(-len(pixels) // self.config.evaluation.batch_size)):
+        draws, most = None if views is None else self.generator("views"), self.config.evaluation.batch_size
+        if views is not None and len(pixels):
+            most = min(most, max(2, VIEW_BYTES // (FLOAT_BYTES * views * pixels[0].numel())))
+        for part in pixels.tensor_split(-(-len(pixels) // most)):
             if views is None or draws is None:
                 yield self.network.project(self.bench.clean(part)).float()
             else:

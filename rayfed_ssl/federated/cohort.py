@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.federated.aggregation import FixedPointSum
+from rayfed_ssl.federated.asked import AskedOperations
 from rayfed_ssl.federated.clock import Clock, Exchange
 from rayfed_ssl.federated.failure_policy import FailurePolicy
 from rayfed_ssl.federated.federation import Federation
@@ -64,7 +65,7 @@ class Cohort(abc.ABC):
         self.published: dict[str, Any] = {}
         self.clock: Clock | None = None  # decides who replies in time, where clients are unequal or unreliable
         self.exchange: Exchange | None = None
-        self._unread: dict[object, str] = {}  # operations asked for whose replies nobody has begun to read
+        self._asked_for = AskedOperations(config.method.name)
 
     @property
     @abc.abstractmethod
@@ -88,10 +89,14 @@ class Cohort(abc.ABC):
         self.round, self.clients = round, tuple(clients)
         self.metrics, self.compared_features, self.dropped, self.every_client_failed = {}, {}, [], False
         self.ledger.begin_round(round)
+        self._asked_for.begin_round()
 
     def end_round(self) -> None:
-        """Commit: only now do the round's new states replace the old ones. Raises as :meth:`check_read`."""
+        """Commit: only now do the round's new states replace the old ones. Raises RuntimeError as :meth:`check_read`,
+        and where plug-ins or comparisons of encoders had no part in the round, since clients never had to ``train``.
+        """
         self.check_read()
+        self._asked_for.check_trains(self.plugins, comparing=bool(self.config.evaluation.comparisons))
         if not self.every_client_failed and any(client != SERVER for client in self.metrics):
             self.failure_policy.succeeded()
         for plugin in self.plugins.values():
@@ -101,11 +106,7 @@ class Cohort(abc.ABC):
 
     def check_read(self) -> None:
         """Raise RuntimeError where replies were asked for and never read, so that nobody was sent anything."""
-        if self._unread:
-            raise RuntimeError(
-                f"{self.config.method.name}: nobody read the replies of {', '.join(map(repr, self._unread.values()))}, "
-                "so no client was asked; `tell` asks without reading, `gather` reads them all"
-            )
+        self._asked_for.check_read()
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -124,9 +125,7 @@ class Cohort(abc.ABC):
             RoundVoid: ``train`` failed on every client, or the clock says that too few reply.
             ClientError: a client failed under ``on_client_error: fail``, or all failed in too many rounds.
         """
-        question = object()
-        self._unread[question] = operation
-        return self._asked(question, operation, each, clients, message)
+        return self._asked(self._asked_for.promise(operation), operation, each, clients, message)
 
     def _asked(
         self,
@@ -136,7 +135,7 @@ class Cohort(abc.ABC):
         clients: Sequence[int] | None,
         message: dict[str, Any],
     ) -> Iterator[Reply]:
-        self._unread.pop(question, None)
+        self._asked_for.read(question)
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
@@ -283,6 +282,7 @@ class Cohort(abc.ABC):
             self.ledger.book_down(client, task.operation, {**task.message, **fields})
             return fields
 
+        self._asked_for.send(task.operation)
         if self.clock is None:
             yield whom, send
             return
@@ -304,7 +304,7 @@ class Cohort(abc.ABC):
 
     def _void(self, why: str) -> RoundVoid:
         """The end of a round that comes to nothing: no exchange is under way, no reply needs to be read."""
-        self._unread.clear()
+        self._asked_for.void()
         self.exchange = None
         return RoundVoid(why)
 

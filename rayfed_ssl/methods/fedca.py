@@ -46,8 +46,8 @@ IMAGES = "public_images"  # the name under which the public images are published
 class Config(MethodConfig):
     name: Literal["fedca"] = "fedca"
     dictionary_size: Annotated[int, Field(ge=0)] | None = None
-    """K, entries a client downloads; null: 1024, or as many as a round is sure to have, where these are fewer; 0: no
-    dictionary, nothing but weights goes up.
+    """K, entries a client downloads, or all that there are while few clients have been asked; null: 1024, or as many as
+    all others have, where these are fewer; 0: no dictionary, nothing but weights goes up.
     """
     ensembling: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """a, what an entry keeps of its last value; 0: entries are this round's projections."""
@@ -85,7 +85,7 @@ def unit_rows(z: np.ndarray) -> np.ndarray:
 def draw_rows(union: int, size: int, draws: np.random.Generator, own: tuple[int, int] = (0, 0)) -> np.ndarray:
     """``size`` of the rows 0 .. U-1, uniformly without replacement, none of them in [own[0], own[1]).
 
-    Where dropped clients left fewer than ``size``, all there are.
+    Where fewer than ``size`` are known yet, all there are.
     """
     start, stop = own
     others = union - (stop - start)
@@ -179,14 +179,14 @@ class Server(MethodServer[Config]):
     def dictionary_size(self) -> int:
         """K of this run."""
         given = self.method.dictionary_size
-        return min(LARGEST, smallest_union(self.config, self.setup.federation)) if given is None else given
+        return min(LARGEST, most_entries(self.config, self.setup.federation)) if given is None else given
 
     def notes(self) -> list[str]:
         if self.method.dictionary_size is not None or self.dictionary_size == LARGEST:
             return []
         return [
-            f"method.dictionary_size: {self.dictionary_size} entries, not {LARGEST}: the {sources(self.method)} may "
-            "upload no more"
+            f"method.dictionary_size: {self.dictionary_size} entries, not {LARGEST}: {sources(self.method)} have no "
+            "more images"
         ]
 
     def start(self, cohort: Cohort) -> None:
@@ -270,29 +270,30 @@ def unused(config: RunSettings) -> dict[str, str]:
     return keys
 
 
-def smallest_union(config: RunSettings, federation: Federation) -> int:
-    """The fewest entries that a client's draw may be made from: those of the smallest clients a round can have."""
-    sizes = np.sort(federation.sizes[list(federation.clients)])
-    asked = config.participants(len(sizes))
-    return int(sizes[: asked - 1 if config.method_as(Config).exclude_own else asked].sum())
+def most_entries(config: RunSettings, federation: Federation) -> int:
+    """How many entries every client can draw from once all have been asked: those of all, or of all but the largest,
+    which draws from the fewest. The server keeps what each uploaded last.
+    """
+    sizes = federation.sizes[list(federation.clients)]
+    return int(sizes.sum() - (sizes.max() if config.method_as(Config).exclude_own else 0))
 
 
 def sources(method: Config) -> str:
     """Whose entries a client draws from."""
-    return "others of a round" if method.exclude_own else "participants of a round"
+    return "all clients but the largest" if method.exclude_own else "all clients"
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse K above the smallest union to draw it from, one by default that would be 0, and too few public images to
-    contrast. Raises UserError.
+    """Refuse K above the number of entries that there can be, one by default that would be 0, and too few public images
+    to contrast. Raises UserError.
     """
-    method, smallest = config.method_as(Config), smallest_union(config, federation)
+    method, most = config.method_as(Config), most_entries(config, federation)
     least = 1 if method.dictionary_size is None else method.dictionary_size
-    if least > smallest:
+    if least > most:
         found = "null" if method.dictionary_size is None else str(method.dictionary_size)
         raise UserError(
-            f"method.dictionary_size: found {found}, but the {sources(method)} may upload as few as {smallest} "
-            f"entries, one per image; allowed: 0 (no dictionary) to {smallest}"
+            f"method.dictionary_size: found {found}, but {sources(method)} have {most} entries, one per image; "
+            f"allowed: 0 (no dictionary) to {most}"
         )
     if method.alignment:
         require_public(federation, 2, "method.alignment=true", "method.alignment=false")

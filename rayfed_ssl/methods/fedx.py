@@ -131,6 +131,6 @@ FEDX = Method(
     Info("FedX (Han 2022)", "weights"),
     objective="simclr",
     accepts=only("simclr"),
-    step="mean",
+    step="exchange",
     check=check,
 )

@@ -166,7 +166,7 @@ def buffered(method: str = "fedbyol", **changes: object) -> RunConfig:
     return tiny(method, **given)
 
 
-@pytest.mark.parametrize("method", ["fedbyol", "fedprox", "fedema"])
+@pytest.mark.parametrize("method", ["fedbyol", "fedprox", "fedema", "fedx"])
 def test_all_clients_at_equal_speed_is_the_synchronous_mean_bit_for_bit(method: str, tmp_path: Path) -> None:
     run_locally(tiny(method, system={"latency_s": 10.0}, participation__fraction=1.0), tmp_path / "sync")
     run_locally(buffered(method, participation__fraction=1.0), tmp_path / "buffered")

@@ -128,6 +128,8 @@ def test_a_resumed_run_keeps_the_moments(optimizer: str, tmp_path: Path) -> None
         ("local", {}, r"server\.optimizer\.name: found 'momentum', but local's"),
         ("fedsimclr", {"server__schedule": "fedbuff", "system": {"seconds_per_image": 0.1}},
          r"server\.optimizer\.name: found 'momentum'; server\.schedule=fedbuff steps by server\.lr; allowed: average"),
+        ("fedbyol", {"objective__target": "averaged"},
+         r"objective\.target: found .averaged.; server\.optimizer\.name=momentum steps with .* allowed: local, reset"),
         ("fedsimclr", {"server__optimizer__momentum": 1.0}, r"server\.optimizer\.momentum: found 1"),
         ("fedsimclr", {"server__optimizer__tau": 1.0}, r"server\.optimizer\.tau"),
     ],

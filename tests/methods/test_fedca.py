@@ -364,10 +364,10 @@ def test_a_dictionary_larger_than_the_union_is_refused_before_anything_is_writte
 @pytest.mark.parametrize("exclude", [True, False])
 @pytest.mark.parametrize("fraction", [1.0, 0.7])
 def test_the_largest_dictionary(exclude: bool, fraction: float) -> None:
+    """Whatever a round asks: the server keeps what each client uploaded last. The largest client draws from fewest."""
     federation = deal(config_of())
     sizes = sorted(federation.sizes.tolist())
-    asked = sizes[: round(fraction * 3)]  # in the worst case the smallest clients, the largest of them drawing
-    largest = sum(asked[:-1] if exclude else asked)
+    largest = sum(sizes[:-1] if exclude else sizes)
     for size, fits in ((largest, True), (largest + 1, False)):
         config = config_of(method__dictionary_size=size, method__exclude_own=exclude, participation__fraction=fraction)
         if fits:
@@ -398,7 +398,7 @@ def test_the_default_dictionary_is_as_large_as_the_shards_allow() -> None:
         assert servers[0].traffic(2, 0, met) == servers[1].traffic(2, 0, met)
         assert fedca.footprint(default, 30) == fedca.footprint(given, 30) != fedca.footprint(config_of(**NONE), 30)
         assert servers[1].notes() == []
-        said = f"method.dictionary_size: {size} entries, not 1024: the others of a round may upload no more"
+        said = f"method.dictionary_size: {size} entries, not 1024: all clients but the largest have no more images"
         assert servers[0].notes() == ([said] if entries is None else [])
         ran = [played(config, tuple(met)) for config in (default, given)]
         assert ran[0] == ran[1]
@@ -417,9 +417,27 @@ def played(config: RunConfig, clients: tuple[int, ...]) -> tuple[bytes, int]:
 
 
 def test_a_default_dictionary_without_anybody_to_draw_from_is_refused() -> None:
-    alone = config_of(method__dictionary_size=None, participation__fraction=0.3)  # one of three a round
-    with pytest.raises(UserError, match=r"dictionary_size: found null, .* as few as 0 .* 0 \(no dictionary\) to 0$"):
+    alone = config_of(method__dictionary_size=None, clients__count=1, data__partition={"name": "iid"})
+    with pytest.raises(
+        UserError, match=r"dictionary_size: found null, .* have 0 entries, .* 0 \(no dictionary\) to 0$"
+    ):
         fedca.check_federation(alone, deal(alone))
+
+
+def test_with_one_client_a_round_the_dictionary_grows_with_the_clients_that_have_been_asked() -> None:
+    """A client gets what others uploaded in earlier rounds, up to K; as many rows are predicted as are sent."""
+    config = config_of(method__dictionary_size=None, participation__fraction=0.3)  # one of three a round
+    server, cohort = started(config)
+    sizes, met, before = cohort.federation.sizes, set[int](), server.setup.weight_bytes(config.clients.encoder(0))
+    for t, client, others in ((1, 0, []), (2, 0, []), (3, 1, [0]), (4, 2, [0, 1]), (5, 0, [1, 2])):
+        rows = min(sum(sizes[others]), sum(sizes) - max(sizes))
+        given = server.dictionary(t)(client)
+        assert (0 if given is None else len(given)) == rows
+        traffic = server.traffic(t, client, met)
+        assert traffic is not None
+        assert traffic.down == before + 4 * config.projection_dim * rows
+        play(server, cohort, t, clients=(client,))
+        met.add(client)
 
 
 def test_a_run_of_the_earlier_default_goes_on_with_it(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated import client as client_module
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.messages import Mean, Reply
@@ -278,6 +279,19 @@ def bench_of(**changes: object) -> tuple[RunConfig, Worker]:
     large = {"data__limit": 240, "data__image_size": 16}  # client 1 has several batches, and a smaller one
     config = tiny("fedsc", **{**large, **changes})
     return config, Worker(config, deal(config))
+
+
+def test_views_are_made_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 224 pixels ten views of 500 images would take 3 GB at once; here the bound is lowered to three views of five."""
+    _, bench = bench_of(method__sharing_passes=3)
+    client = bench.method.client(bench, 1, 2, "correlation", {})
+    pixels = client.pixels()
+    monkeypatch.setattr(client_module, "VIEW_BYTES", 4 * 3 * 5 * pixels[0].numel())
+    shapes = [tuple(part.shape) for part in client.projections(pixels, views=3)]
+    assert sum(rows for _, rows, _ in shapes) == len(pixels) > 10
+    assert {views for views, _, _ in shapes} == {3}
+    assert max(rows for _, rows, _ in shapes) <= 5
+    assert len(list(client.projections(pixels))) == 1  # clean images are not bound by it
 
 
 def shared(bench: Worker, client: int = 1, round: int = 2) -> np.ndarray:

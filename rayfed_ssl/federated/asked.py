@@ -1,0 +1,59 @@
+"""What a server asked of its clients in a round, and the mistakes of a method that would otherwise change a run silently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rayfed_ssl.federated.messages import TRAINS
+
+
+class AskedOperations:
+    """The operations that a method's server asks of clients, round by round."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self._unread: dict[object, str] = {}  # asked for by `ask`, and nobody has begun to read the replies
+        self._sent: set[str] = set()  # of this round
+
+    def begin_round(self) -> None:
+        """Forget what the last round sent."""
+        self._sent.clear()
+
+    def promise(self, operation: str) -> object:
+        """Note an operation that is sent once its replies are read; returns what :meth:`read` takes."""
+        question = object()
+        self._unread[question] = operation
+        return question
+
+    def read(self, question: object) -> None:
+        """Note that somebody reads the replies."""
+        self._unread.pop(question, None)
+
+    def send(self, operation: str) -> None:
+        """Note an operation that clients are sent."""
+        self._sent.add(operation)
+
+    def void(self) -> None:
+        """The round comes to nothing: no reply needs to be read, and nobody needs to train."""
+        self._unread.clear()
+        self._sent.clear()
+
+    def check_read(self) -> None:
+        """Raise RuntimeError where replies were asked for and never read, so that nobody was sent anything."""
+        if self._unread:
+            raise RuntimeError(
+                f"{self.method}: nobody read the replies of {', '.join(map(repr, self._unread.values()))}, "
+                "so no client was asked; `tell` asks without reading, `gather` reads them all"
+            )
+
+    def check_trains(self, plugins: Iterable[str], *, comparing: bool) -> None:
+        """Raise RuntimeError where clients did something in this round, but not ``train``, in which alone the run's
+        plug-ins and the comparisons of encoders (``comparing``) take part.
+        """
+        idle = [*plugins, *(["evaluation.comparisons"] if comparing else [])]
+        if idle and self._sent and TRAINS not in self._sent:
+            asked = ", ".join(map(repr, sorted(self._sent)))
+            raise RuntimeError(
+                f"{self.method}: clients were asked for {asked}, but {', '.join(idle)} needs the operation {TRAINS!r}: "
+                "give the client's function that trains this name"
+            )
