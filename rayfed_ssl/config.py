@@ -236,8 +236,8 @@ def _check_server_optimizer(config: RunConfig) -> None:
         )
     if config.averages_target:
         raise ValueError(
-            f"objective.target: found 'averaged'; server.optimizer.name={found} steps with the model alone, and the mean "
-            "of targets would run ahead of it; allowed: local, reset"
+            f"objective.target: found 'averaged'; server.optimizer.name={found} steps with the model alone, and the "
+            "mean of targets would run ahead of it; allowed: local, reset"
         )
 
 

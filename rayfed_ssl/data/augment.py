@@ -45,8 +45,10 @@ class Parameters:
     solarize: Tensor | None = None  # (N,) bool
 
 
-def draw(recipe: Recipe, n: int, size: tuple[int, int], generator: torch.Generator) -> Parameters:
+def draw(recipe: Recipe, n: int, size: tuple[int, int], generator: torch.Generator, views: int = 1) -> Parameters:
     """Parameters of ``n`` samples of ``size`` (H, W), on the generator's device; a pure function of its state.
+
+    ``views``: of how many views the samples are, view by view; samples n / views to 2 n / views - 1 are the second.
 
     Raises UserError if the recipe pads by a whole image or more, which reflection cannot fill.
     """
@@ -56,8 +58,12 @@ def draw(recipe: Recipe, n: int, size: tuple[int, int], generator: torch.Generat
     def uniform(low: float, high: float) -> Tensor:
         return torch.rand(n, generator=generator, device=generator.device) * (high - low) + low
 
-    def chosen(p: float) -> Tensor:
-        return uniform(0.0, 1.0) < p
+    def chosen(p: float, second: float | None = None) -> Tensor:
+        drawn = uniform(0.0, 1.0)
+        if second is None:
+            return drawn < p
+        each = n // views
+        return torch.cat([drawn[:each] < p, drawn[each : 2 * each] < second, drawn[2 * each :] < p])
 
     found: dict[str, Tensor] = {}
     if recipe.crops:
@@ -79,10 +85,10 @@ def draw(recipe: Recipe, n: int, size: tuple[int, int], generator: torch.Generat
         order = _jitter_order(generator)
     if recipe.gray_p:
         found["gray"] = chosen(recipe.gray_p)
-    if recipe.blur_p:
-        found["sigma"] = torch.where(chosen(recipe.blur_p), uniform(*recipe.blur_sigma), 0.0)
-    if recipe.solarize_p:
-        found["solarize"] = chosen(recipe.solarize_p)
+    if recipe.blur_p or recipe.second_blur_p:
+        found["sigma"] = torch.where(chosen(recipe.blur_p, recipe.second_blur_p), uniform(*recipe.blur_sigma), 0.0)
+    if recipe.solarize_p or recipe.second_solarize_p:
+        found["solarize"] = chosen(recipe.solarize_p, recipe.second_solarize_p)
     return Parameters(order=order, **found)
 
 
@@ -294,13 +300,14 @@ def apply(pixels: Tensor, parameters: Parameters, recipe: Recipe) -> Tensor:
 
 
 def augment(pixels: Tensor, recipe: Recipe, generator: torch.Generator, views: int = 2) -> Tensor:
-    """``views`` independent augmentations of each image, in one batched call.
+    """``views`` independent augmentations of each image, in one batched call. The second may have probabilities of its
+    own.
 
     ``pixels`` (B, C, H, W) uint8, commonly a permuted (B, H, W, C) array; ``generator`` on the same device. Returns
     (views * B, C, H, W) float32, view by view: rows 0..B-1 are view 1. The memory format of ``pixels`` is kept.
     """
     many = torch.cat([pixels] * views)
-    return apply(many, draw(recipe, len(many), (pixels.shape[2], pixels.shape[3]), generator), recipe)
+    return apply(many, draw(recipe, len(many), (pixels.shape[2], pixels.shape[3]), generator, views), recipe)
 
 
 def clean(pixels: Tensor, recipe: Recipe) -> Tensor:

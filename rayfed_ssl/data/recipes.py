@@ -36,6 +36,8 @@ class Recipe:
     mean: tuple[float, float, float] = CIFAR10_MEAN
     std: tuple[float, float, float] = CIFAR10_STD
     crop_ratio: Pair = RATIO  # width / height of a random resized crop
+    second_blur_p: float | None = None  # of the second view; None: as of the others
+    second_solarize_p: float | None = None  # likewise
 
     @property
     def crops(self) -> bool:
@@ -60,6 +62,20 @@ PRESETS: dict[str, Recipe] = {
     # EasyFL, for FedU, FedEMA and FedFoA: no normalisation
     "easyfl": replace(SIMCLR, crop_scale=(0.08, 1.0), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
     "fedx": Recipe(pad=4, flip=True),  # FedX, official code, CIFAR-10
+    # solo-learn's on CIFAR, from BYOL's (Grill et al. 2020, appendix B) without its blur
+    "barlow": replace(SIMCLR, crop_scale=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1), second_solarize_p=0.2),
+    "vicreg": replace(SIMCLR, jitter=(0.4, 0.4, 0.2, 0.1), solarize_p=0.1),
+    # Orchestra, official code, CIFAR-10
+    "orchestra": replace(
+        SIMCLR,
+        crop_scale=(0.5, 1.0),
+        jitter=(0.4, 0.4, 0.2, 0.1),
+        blur_p=0.5,
+        second_blur_p=0.1,
+        second_solarize_p=0.2,
+        mean=HALF,
+        std=HALF,
+    ),
     "digits": Recipe(crop_scale=(0.6, 1.0), jitter=(0.2, 0.2, 0.0, 0.0), jitter_p=0.8, mean=HALF, std=HALF),  # no flip
     "none": Recipe(),
 }
@@ -73,7 +89,9 @@ Positive = Annotated[float, Field(gt=0)]
 class AugmentConfig(Block):
     """How views are made: a preset, and any of its values replaced; null: the preset's value."""
 
-    preset: Literal["flesd", "flesd_large", "fedsc", "fedca", "easyfl", "fedx", "digits", "none"] = "fedsc"
+    preset: Literal[
+        "flesd", "flesd_large", "fedsc", "fedca", "easyfl", "fedx", "barlow", "vicreg", "orchestra", "digits", "none"
+    ] = "fedsc"
     """The recipe of a paper's views, whose values the keys below replace."""
     crop_scale: tuple[Share, Share] | None = None
     """(Smallest, largest) share of the area kept by a random resized crop; [1, 1]: no crop."""
@@ -93,6 +111,10 @@ class AugmentConfig(Block):
     """(Smallest, largest) width of the blur, in pixels."""
     solarize_p: Probability | None = None
     """Probability that values above 1/2 are inverted."""
+    second_blur_p: Probability | None = None
+    """Probability of a blur in the second view of an image, where it is another than ``blur_p``."""
+    second_solarize_p: Probability | None = None
+    """Probability that values above 1/2 are inverted in the second view, where it is another than ``solarize_p``."""
     mean: tuple[float, float, float] | None = None
     """Subtracted from each channel."""
     std: tuple[Positive, Positive, Positive] | None = None

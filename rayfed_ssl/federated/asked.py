@@ -1,4 +1,4 @@
-"""What a server asked of its clients in a round, and the mistakes of a method that would otherwise change a run silently."""
+"""What a server asked of its clients in a round, and mistakes of a method that would change a run silently."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ projections of the client's images by the target it downloaded.
 
 Differs: clients count by images, where the released code counts batches. The code also uploads the memory, single
 images' projections, and averages it, which serves nothing: here it stays. Its memory begins a round with random rows.
-Both views go through the online network in one forward pass, and have one recipe; in the code the second is blurred
-less often, and solarised. Shards smaller than the memory have a smaller one.
+Both views go through the online network in one forward pass. Shards smaller than the memory have a smaller one. The
+code's views, of which the second is solarised and less often blurred, are ``augment: {preset: orchestra}``.
 
 Shape legend: B batch, D projection, G global centroids, L local centroids, M memory.
 """

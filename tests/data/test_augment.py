@@ -189,6 +189,27 @@ def test_draws_have_the_recipes_rates_and_ranges() -> None:
     assert stats.kstest(sigma, "uniform", args=(0.1, 1.9)).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("views", [2, 3])
+def test_the_second_view_has_rates_of_its_own(views: int) -> None:
+    """And the same draws as without them: the first view's and a third's parameters do not change."""
+    n, plain = 8000, dataclasses.replace(R.PRESETS["orchestra"], second_blur_p=None, second_solarize_p=None)
+    own = A.draw(R.PRESETS["orchestra"], views * n, (32, 32), generator("second"), views)
+    same = A.draw(dataclasses.replace(plain, solarize_p=1e-9), views * n, (32, 32), generator("second"), views)
+    assert own.sigma is not None
+    assert own.solarize is not None
+    for view in range(views):
+        part = slice(view * n, (view + 1) * n)
+        blurred, solarized = (0.1, 0.2) if view == 1 else (0.5, 0.0)
+        assert abs((own.sigma[part] > 0).double().mean().item() - blurred) < 0.02
+        assert abs(own.solarize[part].double().mean().item() - solarized) < 0.02
+        if view != 1:
+            assert torch.equal(own.sigma[part], same.sigma[part])
+    assert torch.equal(own.box, same.box)
+    alone = A.draw(R.PRESETS["orchestra"], n, (32, 32), generator("alone"))  # one view: the first
+    assert abs((alone.sigma > 0).double().mean().item() - 0.5) < 0.02
+    assert not alone.solarize.any()
+
+
 def test_pad_crop_shifts_are_uniform() -> None:
     shifts = A.pad_crop_boxes(9000, (32, 32), 4, generator("shifts"))[:, :2]
     for axis in range(2):
@@ -343,11 +364,17 @@ def test_presets_are_the_papers() -> None:
         "fedca": ((0.08, 1.0), 0, (0.8, 0.8, 0.8, 0.2), 0.2, 0.5, 0.4914),
         "easyfl": ((0.08, 1.0), 0, (0.8, 0.8, 0.8, 0.2), 0.2, 0.0, 0.0),
         "fedx": ((1.0, 1.0), 4, (0.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.4914),
+        "barlow": ((0.08, 1.0), 0, (0.4, 0.4, 0.2, 0.1), 0.2, 0.0, 0.4914),
+        "vicreg": ((0.2, 1.0), 0, (0.4, 0.4, 0.2, 0.1), 0.2, 0.0, 0.4914),
+        "orchestra": ((0.5, 1.0), 0, (0.4, 0.4, 0.2, 0.1), 0.2, 0.5, 0.5),
     }
+    solarised = {"barlow": (0.0, 0.2), "vicreg": (0.1, None), "orchestra": (0.0, 0.2)}
     for name, row in table.items():
         r = R.AugmentConfig(preset=name).recipe()
         assert (r.crop_scale, r.pad, r.jitter, r.gray_p, r.blur_p, r.mean[0]) == row
         assert r.flip
+        assert (r.solarize_p, r.second_solarize_p) == solarised.get(name, (0.0, None))
+        assert r.second_blur_p == (0.1 if name == "orchestra" else None)
     assert not R.PRESETS["digits"].flip
     assert set(R.PRESETS) == set(R.AugmentConfig.model_fields["preset"].annotation.__args__)
 

@@ -282,7 +282,7 @@ def bench_of(**changes: object) -> tuple[RunConfig, Worker]:
 
 
 def test_views_are_made_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 224 pixels ten views of 500 images would take 3 GB at once; here the bound is lowered to three views of five."""
+    """At 224 pixels ten views of 500 images would be 3 GB. Here the bound is that of three views of five images."""
     _, bench = bench_of(method__sharing_passes=3)
     client = bench.method.client(bench, 1, 2, "correlation", {})
     pixels = client.pixels()
