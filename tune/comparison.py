@@ -30,7 +30,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.comparison import Comparison
-from rayfed_ssl.records.comparison_choice import Selection, choice
+from rayfed_ssl.records.comparison_choice import Selection, selected
 from rayfed_ssl.records.comparison_files import write
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.settings import files as configfile
@@ -311,7 +311,7 @@ def _result(variants: Variants, folder: Path, book: Book, select: str | None) ->
     runs = _folders(variants.points, folder, book)
     complete = any(entry.status == "complete" for entry in book.entries)
     comparison = of_variants(runs, variants.left_out) if complete else None
-    selection = None if comparison is None or select is None else choice(comparison, select)
+    selection = None if comparison is None else selected(comparison, select, folder)
     if comparison is not None:
         write(comparison, folder, selection)
     statuses = [entry.status for entry in book.entries]

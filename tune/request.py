@@ -10,7 +10,7 @@ from pathlib import Path
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, load_untrusted
-from rayfed_ssl.records.comparison_choice import choice
+from rayfed_ssl.records.comparison_choice import selected
 from rayfed_ssl.records.comparison_files import write
 from rayfed_ssl.records.comparison_rows import of_runs
 from rayfed_ssl.simulation.placing import refuse_among_images
@@ -70,7 +70,7 @@ class Request:
             comparison = read_comparison(self.runs[0])
         else:
             comparison = of_runs([run for given in self.runs for run in _run_folders(given)])
-        selection = None if select is None else choice(comparison, select)
+        selection = selected(comparison, select, self.out)
         if self.out is not None:
             try:
                 write(comparison, self.out, selection)

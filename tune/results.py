@@ -1,4 +1,5 @@
-"""The results of a sweep: a table, ``results.parquet``, the winner as ``best.yaml``, parallel coordinates.
+"""The results of a sweep: a table, ``results.parquet``, the winner as ``best.yaml``, what was chosen and by what as
+``choice.json``, parallel coordinates.
 
 A configuration's score is the mean (or the worst, the best) of its repeats; :mod:`rayfed_ssl.records.sweep_choice`
 says which of them wins.
@@ -19,10 +20,10 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl.base.files import replace_file
+from rayfed_ssl.base.files import finite, replace_file, write_json
 from rayfed_ssl.records.significance import partly_by_chance
 from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
-from rayfed_ssl.records.sweep_choice import UNTRAINED, Choice, below_untrained, choose, untrained_of
+from rayfed_ssl.records.sweep_choice import CHOICE, UNTRAINED, Choice, below_untrained, choose, untrained_of
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
@@ -80,11 +81,36 @@ def collect(sweep: Sweep, book: Book) -> Results:
         tell_tensorboard(sweep, book.folder / row["folder"], row)
     if results.choice.ranking:
         draw_parallel(results, book.folder)
+        write_json(book.folder / CHOICE, finite(choice_document(results)))
     if (winner := results.choice.winner) is not None:
         entry = book.of(winner)[0]
         config = sweep.run(scheduled(book.folder / entry.name, entry.point), name=f"{book.folder.name}-best")
         configfile.dump(config, book.folder / "best.yaml")
     return results
+
+
+def choice_document(results: Results) -> dict[str, Any]:
+    """What ``choice.json`` says: the configuration that was chosen (null: none has run to its end), its keys and
+    folders, by which measure and whose labels, the others that are as good, and what a reader has to know of it.
+    """
+    settings, choice = results.sweep.settings, results.choice
+    own = [] if choice.winner is None else results.of(choice.winner)
+    return {
+        "configuration": choice.winner,
+        "folders": [row["folder"] for row in own],
+        "keys": {key: own[0].get(key) for key in settings.keys} if own else {},
+        "metric": settings.metric,
+        "mode": settings.mode,
+        "score": own[0]["score"] if own else None,
+        "of_repeats": settings.score,
+        "repeats": settings.repeat,
+        "labels": results.chosen_by,
+        "finished": len(choice.finished),
+        "level": list(choice.level),
+        "not_told_apart": list(choice.apart),
+        "better_by_the_mean": list(choice.ahead),
+        "remarks": remarks(results),
+    }
 
 
 def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:

@@ -3,7 +3,7 @@
 OUT/sweep.yaml  base.yaml      what was asked, complete in itself
 OUT/trials.json                what was begun
 OUT/trial-00003/               a run folder
-OUT/results.parquet  best.yaml  figures/parallel.png
+OUT/results.parquet  best.yaml  choice.json  figures/parallel.png
 """
 
 from __future__ import annotations

@@ -35,13 +35,14 @@ def compare(
             help="Name the best row by a measure without test labels: rankme, uniformity, alignment, select.PROTOCOL.",
         ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print the whole table: all measures, intervals and costs, and all notes.")
+    ] = False,
     executor: Annotated[Executor, typer.Option(help="Ray actors, or this process alone.")] = Executor.ray,
 ) -> None:
     """Compare methods over the same seeds and split: one table, and figures."""
     from rayfed_ssl.records.comparison_choice import named
-    from rayfed_ssl.records.comparison_notes import notes
-    from rayfed_ssl.terminal.comparison import comparison_table
-    from rayfed_ssl.terminal.fitting import show
+    from rayfed_ssl.terminal.comparison import print_comparison
     from rayfed_ssl.terminal.progress import console, report_command
     from tune.request import of_request
 
@@ -57,11 +58,7 @@ def compare(
         outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping, select=select)
         stopped = stopping()
     if outcome.comparison is not None:
-        show(screen, comparison_table(outcome.comparison))
-        for note in notes(outcome.comparison):
-            say(note)
-        if outcome.selection is not None:
-            say(outcome.selection.sentence)
+        print_comparison(screen, outcome.comparison, outcome.selection, full=full)
         if request.out is not None:
             say(f"{'table':<13} {request.out / 'comparison.md'}")
             say(f"{'report':<13} {report_command(request.out)}")

@@ -19,7 +19,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.augment import augment, clean
 from rayfed_ssl.data.recipes import Recipe
-from rayfed_ssl.evaluation.metrics import ACCURACY, Metric, measured
+from rayfed_ssl.evaluation.metrics import ACCURACY, AUC, Metric, auc_contributions, measured, named
 from rayfed_ssl.evaluation.outcomes import EncoderValues, Tally, outcomes_of
 
 SELECT = "select/"
@@ -222,8 +222,10 @@ class Material:
                 prefix + name: value
                 for name, value in measured(tag, predicted, scores, split.labels, self.metrics).items()
             }
-            if self.tally is not None:
+            if self.tally is not None and split is self.tally.images:
                 self.tally.count(tag, split, np.asarray(predicted == split.labels))
+                if AUC in self.metrics:
+                    self.tally.count(named(tag, AUC), split, auc_contributions(scores, split.labels))
             if prefix == "":
                 values |= self._on_own(tag, predicted, scores, split.labels)
         return values

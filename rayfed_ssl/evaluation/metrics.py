@@ -5,17 +5,22 @@ Shapes: M test images, C classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rayfed_ssl.base.lazy import LazyModule
 
 Metric = Literal["accuracy", "balanced_accuracy", "auc"]
 ACCURACY: Metric = "accuracy"
+BALANCED: Metric = "balanced_accuracy"
+AUC: Metric = "auc"
 _sklearn = LazyModule("sklearn.metrics")
+_stats = LazyModule("scipy.stats")
 
 
 def accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
@@ -44,6 +49,48 @@ def macro_auc(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
         if not positive.all():
             areas.append(_sklearn.roc_auc_score(positive, scores[:, label].double().numpy()))
     return float(np.mean(areas)) if areas else float("nan")
+
+
+def auc_contributions(scores: Tensor, truth: Tensor) -> NDArray[np.float64]:
+    """What each test image contributes to :func:`macro_auc`: (M,). Their mean is the area, and their variance (M - 1 in
+    the denominator) divided by M is the area's variance over the choice of test images.
+
+    Of class c with m images, n others and area A_c, let v_i be the structural component of image i (DeLong et al.
+    1988): of an image of c the share of others with a lower score for c, of another image the share of c's images with
+    a higher one, equal scores counting half. Then
+
+        a_i = mean over c of A_c + sqrt(M (M - 1) / (m (m - 1))) (v_i - A_c), with n for m where i is not of c
+
+    Of two classes whose scores add up to 1 the variance is DeLong's, S_10 / m + S_01 / n, and that of a difference of
+    two encoders' contributions is DeLong's of two correlated areas. Of more classes it is that of the mean of the
+    areas, with their covariances: the same linear approximation, class by class.
+
+    Args:
+        scores: (M, C) probabilities.
+        truth: (M,) int64 classes. Classes without an image, or without any other, take no part; NaN where none is left.
+    """
+    known, values = truth.numpy(), scores.double().numpy()
+    total, found = len(known), []
+    for label in np.unique(known):
+        positive = known == label
+        m, n = int(positive.sum()), int((~positive).sum())
+        if not n:
+            continue
+        ranks = _stats.rankdata(values[:, label])
+        components = np.empty(total)
+        components[positive] = (ranks[positive] - _stats.rankdata(values[positive, label])) / n
+        components[~positive] = 1 - (ranks[~positive] - _stats.rankdata(values[~positive, label])) / m
+        area = components[positive].mean()
+        weights = np.where(positive, _stratum_weight(m, total), _stratum_weight(n, total))
+        found.append(area + weights * (components - area))
+    return np.mean(found, axis=0) if found else np.full(total, np.nan)
+
+
+def _stratum_weight(count: int, total: int) -> float:
+    """Of deviations of ``count`` images from their own mean: their variance over all ``total`` images divided by
+    ``total`` is then the sample variance (count - 1) divided by ``count``. One image does not deviate.
+    """
+    return math.sqrt(total * (total - 1) / (count * (count - 1))) if count > 1 else 0.0
 
 
 METRICS: Mapping[Metric, Callable[[Tensor, Tensor, Tensor], float]] = {

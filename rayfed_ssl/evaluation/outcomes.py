@@ -1,7 +1,8 @@
 """Records which test images each score's classifiers got right, to compare two encoders image by image.
 
-Whatever a protocol classifies through ``Material.classified`` is counted; no protocol has to do more for it. Shapes: M
-labelled test images.
+Whatever a protocol classifies through ``Material.classified`` is counted; no protocol has to do more for it. An area
+under the ROC curve counts no right answers: what each image contributes to it (``metrics.auc_contributions``) stands in
+their place. Shapes: M labelled test images.
 """
 
 from __future__ import annotations
@@ -16,24 +17,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Counts = NDArray[np.integer]
+Counts = NDArray[np.integer] | NDArray[np.floating]
 BYTE = 255  # the most classifiers whose right answers one byte can count
 ROUNDING = 1e-9  # by which a share of images may differ from a mean of shares
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """``right[score]`` (M,): how many classifiers got each test image right. ``draws[score]``: how many classifiers
-    there were (1; for few-shot, one per draw).
+    """``right[score]`` (M,): how many classifiers got each test image right, integers; of an area under the ROC curve
+    the sum over classifiers of what the image contributes to it, float64. ``draws[score]``: how many classifiers there
+    were (1; for few-shot, one per draw).
     """
 
     right: Mapping[str, Counts]
     draws: Mapping[str, int]
 
     def share(self, score: str) -> float:
-        """The mean over images and classifiers: the accuracy."""
+        """The mean over images and classifiers: the accuracy, or the area."""
         right = self.right[score]
-        return int(right.sum(dtype=np.int64)) / (self.draws[score] * len(right))
+        total = float(right.sum()) if is_area(right) else int(right.sum(dtype=np.int64))
+        return total / (self.draws[score] * len(right))
 
 
 def as_json(outcomes: Outcomes) -> dict[str, Any]:
@@ -75,14 +78,14 @@ class Tally:
     """Counts right answers on ``images`` while protocols classify them; on any other object's images it counts none."""
 
     images: object
-    _right: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    _right: dict[str, Counts] = field(default_factory=dict)
     _draws: dict[str, int] = field(default_factory=dict)
 
-    def count(self, score: str, images: object, right: NDArray[np.bool_]) -> None:
-        """Whether one classifier was right about each of these images (M,)."""
+    def count(self, score: str, images: object, right: NDArray[np.bool_] | NDArray[np.float64]) -> None:
+        """Whether one classifier was right about each of these images (M,), or what each contributes to its area."""
         if images is self.images:
             self._draws[score] = self._draws.get(score, 0) + 1
-            self._right[score] = self._right.get(score, 0) + right.astype(np.int32)
+            self._right[score] = self._right.get(score, 0) + (right if is_area(right) else right.astype(np.int32))
 
     def outcomes(self, values: Mapping[str, float]) -> Outcomes:
         """What was counted, of the scores whose ``values`` are its means: a protocol may have made something else of
@@ -101,5 +104,10 @@ class Tally:
 
 
 def compact(right: Counts, draws: int) -> Counts:
-    """Counts of at most ``draws`` in the smallest type that files of arrays know."""
-    return right.astype(np.uint8 if draws <= BYTE else np.int32)
+    """Counts of at most ``draws`` in the smallest type that files of arrays know; contributions to areas stay."""
+    return right if is_area(right) else right.astype(np.uint8 if draws <= BYTE else np.int32)
+
+
+def is_area(right: NDArray[Any]) -> bool:
+    """Whether these are contributions to an area, and no counts."""
+    return right.dtype.kind == "f"

@@ -6,7 +6,6 @@ Shapes: N images, D embedding.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -14,9 +13,11 @@ from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation.material import Material, drawn_rows
 from rayfed_ssl.evaluation.protocol import Protocol
+from rayfed_ssl.objectives import align_uniform
 
 GROUP = "features/"
 EPSILON = 1e-7  # of RankMe
+UNIFORMITY_T = 2.0  # of the Gaussian potential
 
 
 class RankConfig(Block):
@@ -33,7 +34,7 @@ def alignment(a: Tensor, b: Tensor) -> float:
 
     Source: Wang and Isola 2020, alignment loss with alpha = 2.
     """
-    return float((F.normalize(a.double(), dim=1) - F.normalize(b.double(), dim=1)).square().sum(dim=1).mean())
+    return float(align_uniform.alignment(a.double(), b.double()))
 
 
 def uniformity(x: Tensor) -> float:
@@ -41,7 +42,7 @@ def uniformity(x: Tensor) -> float:
 
     Source: Wang and Isola 2020, uniformity loss with t = 2.
     """
-    return float(torch.pdist(F.normalize(x.double(), dim=1)).square().mul(-2).exp().mean().log())
+    return float(align_uniform.uniformity(x.double(), UNIFORMITY_T))
 
 
 def rankme(x: Tensor) -> float:

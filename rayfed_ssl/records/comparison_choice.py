@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 from rayfed_ssl.base.schema import UserError
@@ -14,6 +16,7 @@ from rayfed_ssl.records.comparison import Comparison, difference
 from rayfed_ssl.records.significance import APART, Judgement, margin_of, partly_by_chance
 
 SMALLER = ("features/alignment", "features/uniformity")  # the better
+FILE = "comparison.json"
 PREFIXES = {"select": "held-out labels", "features": "no labels"}
 
 
@@ -82,6 +85,30 @@ class Selection:
     not_told_apart: tuple[str, ...] | None
     left_out: dict[str, str]
     sentence: str
+
+
+def selected(comparison: Comparison, asked: str | None, folder: Path | None) -> Selection | None:
+    """The choice by ``asked``; without it by what chose before, as ``comparison.json`` in ``folder`` says, so that
+    tables that are written again keep their answer. None where nothing chose, or these rows have not what chose before.
+
+    Raises:
+        UserError: as :func:`choice`, of ``asked``.
+    """
+    if asked is not None:
+        return choice(comparison, asked)
+    before = None if folder is None else _asked_before(folder)
+    try:
+        return None if before is None else choice(comparison, before)
+    except UserError:
+        return None
+
+
+def _asked_before(folder: Path) -> str | None:
+    """By what a row was chosen; None where none was, or the file is missing, or damaged: it is about to be replaced."""
+    try:
+        return str(json.loads((folder / FILE).read_text(encoding="utf-8"))["selection"]["asked"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def choice(comparison: Comparison, asked: str) -> Selection:

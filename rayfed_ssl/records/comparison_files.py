@@ -177,8 +177,8 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
     head += ["seconds"]
     rows = []
     for row in comparison.rows:
-        numbers: list[str | tuple[str, ...]] = [_megabytes(row.bytes_per_round), _megabytes(row.bytes_total)]
-        numbers += [_megabytes(row.bytes_to(main))] if main else []
+        numbers: list[str | tuple[str, ...]] = [megabytes(row.bytes_per_round), megabytes(row.bytes_total)]
+        numbers += [megabytes(row.bytes_to(main))] if main else []
         numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
         numbers += [_number(row.epsilon)] if private else []
         numbers += [_area(leaks[row.name])] if leaks else []
@@ -186,7 +186,7 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
         measured = [_cell(m, row.spread(m), row.difference(comparison.first, m)) for m in shown]
         rows.append(
             [
-                (_marked(comparison, row),),
+                (marked(comparison, row),),
                 *measured,
                 *(cell if isinstance(cell, tuple) else (cell,) for cell in numbers),
             ]
@@ -194,7 +194,7 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
     return head, rows
 
 
-def _marked(comparison: Comparison, row: Row) -> str:
+def marked(comparison: Comparison, row: Row) -> str:
     """The row's name with marks: ``#`` other images, ``*`` other settings beyond the method, ``+`` another split, ``!``
     runs missing.
     """
@@ -224,7 +224,7 @@ def _area(area: Area | None) -> tuple[str, ...]:
     return ("-",) if area is None else (f"{area.auc:.3f}", f"[{area.low:.3f}, {area.high:.3f}]")
 
 
-def _megabytes(count: float | None) -> str:
+def megabytes(count: float | None) -> str:
     return "-" if count is None else f"{count / 1e6:.3g}" if count < 1e9 else f"{count / 1e6:,.0f}"
 
 

@@ -20,21 +20,11 @@ MOST_FOLDERS = 5  # of a row, named
 
 def notes(comparison: Comparison) -> list[str]:
     """What a reader has to know: seeds, split, intervals, who differs in what, what is missing."""
-    first, seeds = printable(comparison.first.name), comparison.seeds
-    elsewhere = comparison.other_images
-    lines = [
-        f"# {printable(name)}: other images than {first} in seed(s) {_listed(of)}, so accuracies cannot be compared, "
-        "and no difference counts them."
-        for name, of in elsewhere.items()
-    ]
-    lines += [f"Values are those of the last round, over seed(s) {_listed(seeds)}; nothing was chosen by test labels."]
-    if others := comparison.other_splits:
-        lines += [
-            f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}, so a difference includes "
-            f"what the split does{_of_the_split(comparison, name)}."
-            for name, of in others.items()
-            if (left := [seed for seed in of if seed not in elsewhere.get(name, [])])
-        ]
+    lines = [*_elsewhere(comparison)]
+    seeds = _listed(comparison.seeds)
+    lines += [f"Values are those of the last round, over seed(s) {seeds}; nothing was chosen by test labels."]
+    if comparison.other_splits:
+        lines += _other_splits(comparison)
     else:
         lines.append("The split is the same for all rows, seed by seed.")
     lines += [*_intervals(comparison), *not_counted(comparison), *held_out(comparison)]
@@ -42,14 +32,52 @@ def notes(comparison: Comparison) -> list[str]:
         lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
     lines += [*_below(comparison, UNTRAINED), *_below(comparison, RAW_PIXELS)]
     lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
-    lines += [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
+    lines += [*_beyond(comparison), *_unfinished(comparison)]
+    lines += [*_folders(comparison), *_void(comparison), *_began_otherwise(comparison), *noted(comparison)]
+    return [*lines, *_left_out(comparison)]
+
+
+def cautions(comparison: Comparison) -> list[str]:
+    """Of the notes those without which values would be misread: what the marks on rows mean, rounds that trained
+    nobody, what runs noted, what was left out.
+    """
+    marks = [
+        *_elsewhere(comparison), *_other_splits(comparison), *_beyond(comparison), *_unfinished(comparison),
+    ]  # fmt: skip
+    return [*marks, *_void(comparison), *_began_otherwise(comparison), *noted(comparison), *_left_out(comparison)]
+
+
+def _elsewhere(comparison: Comparison) -> list[str]:
+    return [
+        f"# {printable(name)}: other images than {printable(comparison.first.name)} in seed(s) {_listed(of)}, so "
+        "accuracies cannot be compared, and no difference counts them."
+        for name, of in comparison.other_images.items()
+    ]
+
+
+def _other_splits(comparison: Comparison) -> list[str]:
+    first, elsewhere = printable(comparison.first.name), comparison.other_images
+    return [
+        f"+ {printable(name)}: another split than {first} in seed(s) {_listed(left)}, so a difference includes "
+        f"what the split does{_of_the_split(comparison, name)}."
+        for name, of in comparison.other_splits.items()
+        if (left := [seed for seed in of if seed not in elsewhere.get(name, [])])
+    ]
+
+
+def _beyond(comparison: Comparison) -> list[str]:
+    return [f"* {_listed(names)}: beyond the method, {told}." for told, names in _differing(comparison).items()]
+
+
+def _unfinished(comparison: Comparison) -> Iterator[str]:
     for row in comparison.trained:
         if row.unfinished:
             told = ", ".join(f"{name} {status}" for name, status in row.unfinished.items())
-            lines.append(f"! {printable(row.name)}: {told}; not counted.")
-    lines += [*_folders(comparison), *_void(comparison), *_began_otherwise(comparison), *noted(comparison)]
-    lines += [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
-    return lines
+            yield f"! {printable(row.name)}: {told}; not counted."
+
+
+def _left_out(comparison: Comparison) -> list[str]:
+    return [f"Left out, {printable(name)}: {' '.join(why.split())}" for name, why in comparison.left_out.items()]
 
 
 def _folders(comparison: Comparison) -> Iterator[str]:

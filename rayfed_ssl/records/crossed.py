@@ -45,19 +45,25 @@ def half_width(differences: NDArray[np.float64]) -> float:
     alone, with t of Satterthwaite's degrees of freedom. With two or three seeds MS_seeds is small by chance too often
     for that, so the half width is at least that over seeds alone (t, n - 1) and that over images alone (t, m - 1).
     """
+    m = differences.shape[1]
+    alike = float(np.ptp(differences.mean(axis=0))) < SAME  # no image tells them apart, or all do alike
+    return half_width_by(differences, RULE_OF_THREE / m if alike else None, m - 1)
+
+
+def half_width_by(differences: NDArray[np.float64], over_images: float | None, of_images: float) -> float:
+    """The same, with ``of_images`` degrees of freedom of the variance over images, which are m - 1 of images drawn from
+    one population, and ``over_images`` as the half width over images alone where that is not Student's t.
+    """
     n, m = differences.shape
-    images = differences.mean(axis=0)
-    if float(np.ptp(images)) < SAME:  # no image tells them apart, or all do alike
-        over_images: float = RULE_OF_THREE / m
-    else:
-        over_images = _quantile(m - 1) * float(images.std(ddof=1)) / math.sqrt(m)
+    if over_images is None:
+        over_images = _quantile(of_images) * float(differences.mean(axis=0).std(ddof=1)) / math.sqrt(m)
     if n == 1:
         return over_images
-    of_seeds, of_images, rest = mean_squares(differences)
-    variance = max(of_seeds + of_images - rest, of_seeds, of_images)
-    spread = of_seeds**2 / (n - 1) + of_images**2 / (m - 1) + rest**2 / ((n - 1) * (m - 1))
+    seeds, images, rest = mean_squares(differences)
+    variance = max(seeds + images - rest, seeds, images)
+    spread = seeds**2 / (n - 1) + images**2 / of_images + rest**2 / ((n - 1) * of_images)
     freedom = variance**2 / spread if spread > 0 else math.inf
-    over_seeds = _quantile(n - 1) * math.sqrt(of_seeds / (n * m))
+    over_seeds = _quantile(n - 1) * math.sqrt(seeds / (n * m))
     over_both = _quantile(max(freedom, n - 1)) * math.sqrt(variance / (n * m))
     return max(over_images, over_seeds, over_both)
 

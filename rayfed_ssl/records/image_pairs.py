@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.evaluation.material import SELECT
 from rayfed_ssl.records.crossed import SAME, half_width
+from rayfed_ssl.records.image_intervals import image_interval
 from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.one_run import OneRun
 from rayfed_ssl.records.outcomes import FILE
@@ -29,6 +30,7 @@ LACKING = f"a run has no {FILE}, which earlier versions did not write (rayfed-ss
 OTHER_NUMBERS = f"the {FILE} of a run is not of the accuracy that it recorded"
 OTHER_IMAGES = "not all runs have the same test images"
 ALIKE = "all clients differ alike, which says nothing of others"
+IMAGES_ALIKE = "no test image tells the areas apart, or each class has one, which says nothing of others"
 OTHER_CLIENTS = "not all runs have values of the same clients, two at least"
 NOT_COUNTED = "how many images were held out is not recorded, or it is no share of them"
 HELD_ALIKE = "some seeds hold out the same images, and which of them were right is not kept"
@@ -67,8 +69,12 @@ def drawn_interval(
     found = (client_differences if of == CLIENTS else image_differences)(own, theirs, seeds, measure)
     if isinstance(found, str):
         return found
-    mean, half = float(found.mean()), half_width(found)
-    return DrawnInterval(mean - half, mean + half, found.shape[1], of)
+    if of == CLIENTS:
+        mean, half = float(found.mean()), half_width(found)
+        return DrawnInterval(mean - half, mean + half, found.shape[1], of)
+    outcomes = own[seeds[0]].outcomes
+    interval = None if outcomes is None else image_interval(measure, found, outcomes.labels)
+    return IMAGES_ALIKE if interval is None else DrawnInterval(*interval, found.shape[1], of)
 
 
 def _held_out(
@@ -104,12 +110,12 @@ def client_differences(
 def image_differences(
     own: Mapping[int, OneRun], theirs: Mapping[int, OneRun], seeds: Sequence[int], measure: str
 ) -> NDArray[np.float64] | str:
-    """(n, m) by seed and test image: the share of classifiers that were right in ``own`` less that in ``theirs``; or,
-    in words, why there is none.
+    """(n, m) by seed and test image: the share of classifiers that were right in ``own`` less that in ``theirs``, or
+    what the image contributes to an area; or, in words, why there is none.
     """
     runs = [rows[seed] for seed in seeds for rows in (own, theirs)]
     kept = [run.outcomes for run in runs if run.outcomes is not None]
-    if "/" in measure or (kept and not any(measure in of.shares for of in kept)):
+    if "/" in measure or (kept and not any(of.has(measure) for of in kept)):
         return NOT_OF_IMAGES
     if len(kept) < len(runs):
         return LACKING

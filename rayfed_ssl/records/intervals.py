@@ -14,12 +14,12 @@ from rayfed_ssl.base.lazy import LazyModule
 _stats = LazyModule("scipy.stats")
 LEVEL = 0.95  # of confidence
 SHARES = frozenset({"knn", "linear", "fewshot", "semi", "task"})  # protocols that count right answers
-OTHER_METRICS = ("_auc", "_balanced_accuracy")
+AREA, BALANCED = "_auc", "_balanced_accuracy"  # how the scores by other metrics than accuracy end
 
 
 def counts_images(score: str) -> bool:
     """Whether a score is a share of the run's test images: not an area under a curve, not another data set's."""
-    return score.removeprefix("own_").split("_")[0] in SHARES and not score.endswith(OTHER_METRICS)
+    return score.removeprefix("own_").split("_")[0] in SHARES and not score.endswith((AREA, BALANCED))
 
 
 def wilson(share: float, images: int) -> tuple[float, float]:

@@ -1,9 +1,10 @@
 """``outcomes.parquet``: how often each score of a run's last evaluation was right about each test image.
 
 A row is a test image and an encoder: ``client`` (null: the global encoder), ``index`` of the image in the test split
-(as in ``images.parquet``), its ``label``, and a column per score, which counts right answers. The file's metadata holds
-the round, and of each score how many ``draws`` there were: a column divided by its draws has the recorded accuracy as
-mean.
+(as in ``images.parquet``), its ``label``, and a column per score, which counts right answers; of an area under the ROC
+curve it holds what the image contributes to the area. The file's metadata holds the round, and of each score how many
+``draws`` there were: a column divided by its draws has the recorded value as mean. A balanced accuracy has no column of
+its own: it follows from the accuracy's and the labels.
 
 Shapes: M labelled test images, E encoders.
 """
@@ -25,7 +26,8 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.evaluation.outcomes import ROUNDING, Outcomes, compact
+from rayfed_ssl.evaluation.outcomes import ROUNDING, Counts, Outcomes, compact, is_area
+from rayfed_ssl.records.image_intervals import base, image_mean
 from rayfed_ssl.records.tables import with_names
 
 FILE = "outcomes.parquet"
@@ -71,11 +73,12 @@ def write_outcomes(
     told = {ROUND: str(round), DRAWS: json.dumps({name: first[name] for name in scores})}
     table = with_names(pa.table(columns), names).replace_schema_metadata(told)
     encodings = {"index": "DELTA_BINARY_PACKED"}
+    plain = {*encodings, *(name for name in scores if is_area(by_client[clients[0]].right[name]))}
     replace_file(
         folder / file,
         lambda path: pq.write_table(
             table, path, compression="zstd", column_encoding=encodings,
-            use_dictionary=[name for name in table.column_names if name not in encodings],
+            use_dictionary=[name for name in table.column_names if name not in plain],
         ),
         within,
     )  # fmt: skip
@@ -84,7 +87,8 @@ def write_outcomes(
 @dataclass(frozen=True)
 class ImageShares:
     """What a run's encoders had right in the last evaluated ``round``: ``index`` and ``labels`` of the test images
-    (M,), and ``shares``: score -> (M,) the share of classifiers that were right about each, of encoders the mean.
+    (M,), and ``shares``: score -> (M,) the share of classifiers that were right about each, or what each contributes to
+    an area; of encoders the mean.
     """
 
     round: int
@@ -96,12 +100,19 @@ class ImageShares:
         """Whether they are of the same places in a test split, with the same labels."""
         return np.array_equal(self.index, other.index) and np.array_equal(self.labels, other.labels)
 
+    def has(self, score: str) -> bool:
+        """Whether there is what a score is a mean of; a balanced accuracy is one of the shares of its accuracy."""
+        return base(score) in self.shares
+
     def of(self, score: str, accuracy: float) -> NDArray[np.float64] | None:
-        """(M,) the shares of a score that was recorded as ``accuracy``; None where they are not of that number."""
-        shares = self.shares.get(score)
-        if shares is None or not math.isclose(float(shares.mean()), accuracy, rel_tol=0, abs_tol=ROUNDING):
+        """(M,) the shares of a score that was recorded as ``accuracy``, of a balanced accuracy those of its accuracy;
+        None where they are not of that number.
+        """
+        shares = self.shares.get(base(score))
+        if shares is None:
             return None
-        return shares
+        same = math.isclose(image_mean(score, shares, self.labels), accuracy, rel_tol=0, abs_tol=ROUNDING)
+        return shares if same else None
 
 
 def read_outcomes(folder: Path, file: str = FILE) -> ImageShares | None:
@@ -109,7 +120,8 @@ def read_outcomes(folder: Path, file: str = FILE) -> ImageShares | None:
     if (found := _read(folder / file)) is None:
         return None
     shares = {name: found.columns[name].mean(axis=0) / count for name, count in found.draws.items()}
-    return ImageShares(found.round, found.columns["index"][0], found.columns["label"][0], shares)
+    index, labels = (np.asarray(found.columns[name][0], np.int64) for name in ("index", "label"))
+    return ImageShares(found.round, index, labels, shares)
 
 
 def outcomes_by_client(folder: Path) -> dict[int | None, Outcomes]:
@@ -130,7 +142,12 @@ class _Read(NamedTuple):
     round: int
     draws: dict[str, int]
     clients: list[int | None]
-    columns: dict[str, NDArray[np.int64]]
+    columns: dict[str, Counts]
+
+
+def _numbers(column: pa.ChunkedArray) -> Counts:
+    """Contributions to an area as float64, all else as int64."""
+    return np.asarray(column.to_numpy(), np.float64 if pa.types.is_floating(column.type) else np.int64)
 
 
 def _read(path: Path) -> _Read | None:
@@ -142,10 +159,7 @@ def _read(path: Path) -> _Read | None:
         metadata = table.schema.metadata
         draws = {str(name): int(count) for name, count in json.loads(metadata[DRAWS]).items()}
         clients = pc.unique(table["client"]).to_pylist()
-        columns = {
-            name: np.asarray(table[name].to_numpy(), np.int64).reshape(len(clients), -1)
-            for name in ("index", "label", *draws)
-        }
+        columns = {name: _numbers(table[name]).reshape(len(clients), -1) for name in ("index", "label", *draws)}
         for name in ("index", "label"):
             if (columns[name] != columns[name][0]).any():
                 raise ValueError(f"column {name} is not the same for every encoder")

@@ -16,6 +16,7 @@ from rayfed_ssl.records.significance import APART, MARGIN, Judgement
 
 INTERVAL = "the 95% interval of their paired differences over repeats (Student's t)"
 SHARES = ("accuracy.", "select.", "best.", "untrained.")  # metrics between 0 and 1
+CHOICE = "choice.json"  # in a sweep's folder: what was chosen, by what, and what a reader has to know of it
 UNTRAINED = "untrained."  # and a metric: the column of the same before training
 
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.significance import APART, partly_by_chance
-from rayfed_ssl.records.sweep_choice import Choice, below_untrained, choose, untrained_of
+from rayfed_ssl.records.sweep_choice import CHOICE, Choice, below_untrained, choose, untrained_of
 from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, words, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
@@ -62,6 +62,7 @@ def report(folder: Path) -> Path:
     if (course := _course(studio, folder, metric, notes)) is not None:
         drawings.append(course)
     sections = [
+        *_answered(folder, notes),
         Section("ranking", "Configurations", tables=[_table(rows, choice, keys, metric)]),
         Section("keys", f"{metric} against each key", "A point is a trial; filled: the configuration that is chosen.",
                 drawings=drawings),
@@ -75,6 +76,24 @@ def report(folder: Path) -> Path:
              f"{mode}imum of {printable(metric, 60)}"]  # fmt: skip
     page = Page("Sweep", folder.resolve().name, facts, verdict(rows, choice, keys, metric, mode), tiles, sections)
     return write(page, folder)
+
+
+def _answered(folder: Path, notes: list[str]) -> list[Section]:
+    """What ``choice.json`` says of the choice; nothing of a sweep of an earlier version, which wrote none."""
+    path = folder / CHOICE
+    if not path.exists():
+        return []
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        winner, remarks = said["configuration"], [printable(remark, 1000) for remark in said["remarks"]]
+        folders = ", ".join(printable(name, 60) for name in said["folders"])
+        keys = ", ".join(f"{printable(key, 60)} = {words(value)}" for key, value in said["keys"].items())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        notes.append(f"{CHOICE}: cannot be read ({error!r})")
+        return []
+    by = f"{said.get('mode')}imum of {printable(said.get('metric'), 60)}"
+    chosen = "No configuration has run to its end." if winner is None else f"Number {winner}: {keys} ({folders})."
+    return [Section("choice", "Choice", f"By the {by}.", notes=[chosen, *remarks])]
 
 
 def _rows(path: Path) -> list[Row]:

@@ -5,17 +5,19 @@ It is better or worse, level with it or not told apart from it.
 Accuracies are fractions. The word is that of the 95% interval of the difference
 (:mod:`rayfed_ssl.records.significance`): the interval of the paired differences over the test images, or, where a run
 did not keep which of them were right, the one that their number allows; and, where clients are evaluated one by one,
-that of their paired differences; the wider counts.
-Where no interval is known, as of a run that did not record its number of test images, or of an area under a curve,
-there is the difference and no word for it.
+that of their paired differences; the wider counts. Balanced accuracies and areas under the ROC curve have the paired
+interval alone (:mod:`rayfed_ssl.records.image_intervals`): no number of test images allows one for them.
+Where no interval is known, as of a run that did not record its number of test images, there is the difference and no
+word for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import difference, ordered
@@ -23,8 +25,18 @@ from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.significance import APART, MARGIN, Judgement, judged
 from rayfed_ssl.records.summary import HELD_OUT_LABELS
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
-from rayfed_ssl.report.formats import number, percent, plural, points
-from rayfed_ssl.report.measures import change, features_name, protocol_name, shown, small, subject, unit, within
+from rayfed_ssl.report.formats import number, percent, plural
+from rayfed_ssl.report.measures import (
+    change,
+    features_name,
+    is_share,
+    protocol_name,
+    shown,
+    small,
+    subject,
+    unit,
+    within,
+)
 
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 NO_INTERVAL = "no interval"
@@ -81,14 +93,20 @@ class Compared:
         return NO_INTERVAL if self.low is None or self.high is None else within(measure, self.low, self.high)
 
 
-def compared(
-    last: Any, untrained: Any, images: int | None, pairs: tuple[float, float] | None = None
-) -> Compared | None:
+class Pairs(NamedTuple):
+    """The 95% interval of a difference, paired image by image, over so many labelled test ``images``."""
+
+    low: float
+    high: float
+    images: int
+
+
+def compared(last: Any, untrained: Any, images: int | None, pairs: Pairs | None = None) -> Compared | None:
     """An accuracy beside the untrained encoder's; None without both.
 
     Args:
         last, untrained: an accuracy, or one by client.
-        images: the labelled test images that both were measured on; None where that is not known.
+        images: the labelled test images that both are shares of; None where that is not known, or they are none.
         pairs: the interval of the difference, paired image by image. Without it answers are taken as independent, which
             makes the interval wider where encoders agree.
     """
@@ -107,9 +125,11 @@ def compared(
             apart = found.mean
             if found.low is not None and found.high is not None:
                 intervals.append((found.low, found.high, f"{found.count} clients"))
-    if images and 0 <= a <= 1 and 0 <= b <= 1:
-        low, high = of_difference(a, b, images) if pairs is None else pairs
-        intervals.append((apart + low - (a - b), apart + high - (a - b), plural(images, "test image")))
+    if pairs is None and images and 0 <= a <= 1 and 0 <= b <= 1:
+        pairs = Pairs(*of_difference(a, b, images), images)
+    if pairs is not None:
+        low, high, count = pairs
+        intervals.append((apart + low - (a - b), apart + high - (a - b), plural(count, "test image")))
     if not intervals:
         return Compared(apart)
     low, high, of = max(intervals, key=lambda interval: interval[1] - interval[0])
@@ -120,19 +140,23 @@ def test_images(summary: Mapping[str, Any], protocol: str) -> int | None:
     """How many test images a score is a share of; None where it is none, or the run did not say. Own
     tasks have images of their own, those of all clients together.
     """
-    if not counts_images(protocol):
-        return None
-    key = "task_test_images" if protocol == "task" else "test_images"
-    known = (summary.get("evaluation") or {}).get(key)
+    return _images(summary, protocol) if counts_images(protocol) else None
+
+
+def _images(summary: Mapping[str, Any], protocol: str) -> int | None:
+    """How many labelled test images a score was measured on; None where the run did not say."""
+    known = (summary.get("evaluation") or {}).get("task_test_images" if protocol == "task" else "test_images")
     return known if isinstance(known, int) and known > 0 else None
 
 
-def pairs(summary: Mapping[str, Any], block: str, protocol: str) -> tuple[float, float] | None:
-    """The interval, paired image by image, of an accuracy over that of ``block``; None where the run has none."""
-    found = ((summary.get("paired") or {}).get(block) or {}).get(protocol)
-    if isinstance(found, list) and len(found) == 2 and all(isinstance(end, int | float) for end in found):
-        return float(found[0]), float(found[1])
-    return None
+def pairs(summary: Mapping[str, Any], block: str, protocol: str) -> Pairs | None:
+    """The interval, paired image by image, of an accuracy over that of ``block``; None where the run has none, or did
+    not say over how many images.
+    """
+    found, images = ((summary.get("paired") or {}).get(block) or {}).get(protocol), _images(summary, protocol)
+    if not (isinstance(found, list) and len(found) == 2 and all(isinstance(end, int | float) for end in found)):
+        return None
+    return None if images is None else Pairs(float(found[0]), float(found[1]), images)
 
 
 def verdict(summary: Mapping[str, Any]) -> Verdict:
@@ -250,17 +274,18 @@ def beside_pixels(summary: Mapping[str, Any]) -> dict[str, Compared]:
 def _pixels(summary: Mapping[str, Any]) -> str:
     """How it compares with the raw pixels in words, what is below them first."""
     found, told = beside_pixels(summary), ""
-    for kind in (WORSE, APART, LEVEL_WITH, BETTER):
-        alike = {name: of for name, of in found.items() if of.kind == kind}
+    for kind, share in product((WORSE, APART, LEVEL_WITH, BETTER), (True, False)):
+        alike = {name: of for name, of in found.items() if of.kind == kind and is_share(name) == share}
         if not alike:
             continue
         names, are = listed([protocol_name(name) for name in alike]), "is" if len(alike) == 1 else "are"
         if kind in (LEVEL_WITH, APART):
-            apart = ", ".join(points(of.mean) for of in alike.values())
+            apart = ", ".join(change(name, of.mean) for name, of in alike.items())
             told += f"; {names} {are} {WORDS[kind]} the raw pixels ({apart})"
         else:
-            by = listed([f"{abs(100 * of.mean):.1f}" for of in alike.values()])
-            told += f"; {names} {are} {by} points {'above' if kind == BETTER else 'below'} the raw pixels"
+            by = listed([f"{abs(100 * of.mean):.1f}" if share else f"{abs(of.mean):.3f}" for of in alike.values()])
+            points = " points" if share else ""
+            told += f"; {names} {are} {by}{points} {'above' if kind == BETTER else 'below'} the raw pixels"
     return told
 
 

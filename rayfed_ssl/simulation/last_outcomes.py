@@ -6,6 +6,7 @@ They are part of a checkpoint: a resumed run does not evaluate again what was ev
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,24 +47,19 @@ class LastOutcomes:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps: ``[[clients], right, draws]`` for each group of clients with equal outcomes."""
         kept = {"encoders": self.by_client, "untrained": self.untrained, "pixels": self.pixels}
-        return {
-            "round": self.round,
-            **{
-                name: [[client, dict(of.right), dict(of.draws)] for client, of in each.items()]
-                for name, each in kept.items()
-            },
-        }
+        return {"round": self.round, **{name: _grouped(each) for name, each in kept.items()}}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Take what a checkpoint kept. Earlier versions kept less, or nothing (None)."""
+        """Take what a checkpoint kept. Earlier versions kept ``[client, right, draws]`` for each client, or nothing of
+        untrained encoders and pixels, or nothing at all (None).
+        """
         if state is None:
             return
         self.round = state["round"]
         self.by_client, self.untrained, self.pixels = (
-            {client: Outcomes(right, draws) for client, right, draws in state.get(name, [])}
-            for name in ("encoders", "untrained", "pixels")
+            _by_client(state.get(name, [])) for name in ("encoders", "untrained", "pixels")
         )
 
     def write(self, folder: Path, labels: NDArray[np.int64], names: Sequence[str] | None) -> None:
@@ -79,3 +75,33 @@ class LastOutcomes:
         write_outcomes(folder, self.round, known, labels, names)
         write_outcomes(folder, 0, self.untrained, labels, names, file=UNTRAINED_FILE)
         write_outcomes(folder, 0, self.pixels, labels, file=PIXELS_FILE)
+
+
+def _grouped(by_client: ByClient) -> list[list[Any]]:
+    """``[[clients], right, draws]`` for each group of clients with equal outcomes, such as those that hold one encoder:
+    its arrays stand there once.
+    """
+    groups: dict[object, tuple[list[int | None], Outcomes]] = {}
+    known: dict[int, object] = {}  # of outcomes that are one object: their content
+    for client, of in by_client.items():
+        if id(of) not in known:
+            known[id(of)] = _content(of)
+        groups.setdefault(known[id(of)], ([], of))[0].append(client)
+    return [[clients, dict(of.right), dict(of.draws)] for clients, of in groups.values()]
+
+
+def _content(outcomes: Outcomes) -> object:
+    """Equal for equal outcomes: of each score the draws, the type and a digest of the counts."""
+    return tuple(
+        (score, outcomes.draws[score], counts.dtype.str, hashlib.sha256(np.ascontiguousarray(counts)).digest())
+        for score, counts in outcomes.right.items()
+    )
+
+
+def _by_client(groups: Sequence[Sequence[Any]]) -> ByClient:
+    """The reverse of :func:`_grouped`; where an earlier version wrote, a group is one client and no list."""
+    found: ByClient = {}
+    for clients, right, draws in groups:
+        outcomes = Outcomes(right, draws)
+        found.update(dict.fromkeys(clients if isinstance(clients, list | tuple) else [clients], outcomes))
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -244,7 +245,9 @@ def _measured(
         together = {one.stem: [one] for one in encoders} | ({MEAN: of_clients} if len(of_clients) > 1 else {})
         for name, some in together.items():
             began = [before[one.before_training(config.model.initial == "own")] for one in some]
-            found.pair(name, some, {UNTRAINED: began, PIXELS: [pixels or {}] * len(some)})
+            found.pair(
+                name, some, {UNTRAINED: began, PIXELS: [pixels or {}] * len(some)}, test.labels[test.labels >= 0]
+            )
     if config.evaluation.comparisons:
         features = {one.stem: bench.features_to_compare(_loaded(bench, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(features, config.evaluation))
@@ -293,12 +296,19 @@ class Found:
         self.outcomes[one.client] = evaluation.outcomes_of(values) or Outcomes({}, {})
 
     def pair(
-        self, name: str, encoders: Sequence[ExportedFile], others: Mapping[str, Sequence[Mapping[str, float]]]
+        self,
+        name: str,
+        encoders: Sequence[ExportedFile],
+        others: Mapping[str, Sequence[Mapping[str, float]]],
+        labels: NDArray[np.int64],
     ) -> None:
-        """The intervals of encoders' mean accuracies over those of the blocks ``others``, image by image."""
+        """The intervals of encoders' mean accuracies over those of the blocks ``others``, image by image. ``labels``:
+        those of the labelled test images.
+        """
+        scores = list(self.document.get("accuracy", {}).get(encoders[0].stem, {}))
         for block, values in others.items():
             ours = [self.outcomes[one.client] for one in encoders]
-            if pairs := paired_scores(ours, [evaluation.outcomes_of(each) for each in values]):
+            if pairs := paired_scores(ours, [evaluation.outcomes_of(each) for each in values], scores, labels):
                 self.document.setdefault(OVER.format(block), {})[name] = pairs
 
     def note(self, block: str, name: str, described: str, values: Mapping[str, float]) -> None:

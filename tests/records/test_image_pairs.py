@@ -21,10 +21,12 @@ from rayfed_ssl.records.comparison_files import cells, markdown, records, write
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.crossed import half_width
+from rayfed_ssl.records.image_intervals import balanced_half_width
 from rayfed_ssl.records.image_pairs import (
     ALIKE,
     BY_SEED,
     HELD_ALIKE,
+    IMAGES_ALIKE,
     LACKING,
     NO_RUN,
     NOT_COUNTED,
@@ -39,7 +41,8 @@ from rayfed_ssl.records.image_pairs import (
     image_differences,
 )
 from rayfed_ssl.records.intervals import of_difference
-from rayfed_ssl.records.outcomes import FILE, write_outcomes
+from rayfed_ssl.records.one_run import OneRun
+from rayfed_ssl.records.outcomes import FILE, ImageShares, write_outcomes
 from rayfed_ssl.report import comparison as page
 from rayfed_ssl.report.comparison_verdict import against
 from tests.records.test_comparison import run_folder
@@ -290,6 +293,37 @@ def test_clients_with_encoders_of_their_own_count_by_their_mean(tmp_path: Path) 
     made = of_variants({"a": [folder_of(tmp_path, "a", 0, a)], "b": [folder_of(tmp_path, "b", 0, own)]})
     (row,) = np.asarray(image_differences(made.rows[1].runs, made.first.runs, [0], "knn"))
     assert row == pytest.approx((own[0].astype(float) + own[1] + own[2]) / 3 - a)
+
+
+def test_balanced_accuracies_and_areas_are_paired_over_seeds_and_images(tmp_path: Path) -> None:
+    """The balanced one by its accuracy's answers and the labels, an area by what each image contributes to it."""
+    rng, labels, index = np.random.default_rng(9), np.repeat(np.arange(3), (120, 60, 20)), np.arange(IMAGES)
+    (known,) = compared(tmp_path, answers(0, seeds=1)).first.runs.values()
+
+    def run(share: float) -> tuple[OneRun, np.ndarray, np.ndarray]:
+        right, area = (rng.random(IMAGES) < share).astype(float), 0.8 + rng.normal(0, 0.3, IMAGES)
+        balanced = float(np.mean([right[labels == label].mean() for label in range(3)]))
+        values = {"knn": float(right.mean()), "knn_balanced_accuracy": balanced, "knn_auc": float(area.mean())}
+        outcomes = ImageShares(2, index, labels, {"knn": right, "knn_auc": area})
+        return dataclasses.replace(known, values=values, outcomes=outcomes), right, area
+
+    a, b = ([run(share) for _ in range(3)] for share in (0.6, 0.7))
+    own, theirs = (dict(enumerate(one for one, _, _ in each)) for each in (b, a))
+    rights, areas = (np.array([mine[k] - its[k] for mine, its in zip(b, a, strict=True)]) for k in (1, 2))
+    for measure, half in (
+        ("knn_balanced_accuracy", balanced_half_width(rights, labels)),
+        ("knn_auc", half_width(areas)),
+    ):
+        found = drawn_interval(own, theirs, [0, 1, 2], measure)
+        assert isinstance(found, DrawnInterval)
+        assert found.count == IMAGES
+        apart = np.mean([own[seed].values[measure] - theirs[seed].values[measure] for seed in range(3)])
+        assert (found.low + found.high) / 2 == pytest.approx(apart)
+        assert (found.high - found.low) / 2 == pytest.approx(half)
+        wrong = {0: dataclasses.replace(own[0], values={**own[0].values, measure: 0.5})}
+        assert image_differences(wrong, theirs, [0], measure) == OTHER_NUMBERS
+    assert drawn_interval(own, own, [0], "knn_auc") == IMAGES_ALIKE
+    assert isinstance(drawn_interval(own, own, [0], "knn_balanced_accuracy"), DrawnInterval)
 
 
 def test_why_there_is_no_such_interval_is_said(tmp_path: Path) -> None:

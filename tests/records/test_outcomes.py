@@ -11,7 +11,7 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.evaluation import Outcomes
-from rayfed_ssl.records.outcomes import FILE, read_outcomes, write_outcomes
+from rayfed_ssl.records.outcomes import FILE, outcomes_by_client, read_outcomes, write_outcomes
 
 LABELS = np.array([3, -1, 0, 3])  # the second test image has none
 
@@ -38,6 +38,28 @@ def test_a_row_is_a_test_image_and_an_encoder(tmp_path: Path) -> None:
     assert (found.round, found.index.tolist(), found.labels.tolist()) == (7, [0, 2, 3], [3, 0, 3])
     assert found.shares["knn"].tolist() == [1.0, 0.5, 0.0]
     assert found.shares["fewshot"].tolist() == [6 / 8, 3 / 8, 0.0]
+
+
+def test_an_area_has_a_column_of_what_images_contribute_to_it(tmp_path: Path) -> None:
+    """To the last bit; of encoders and draws the mean. A balanced accuracy has none: it is read out of its accuracy."""
+    parts = {client: np.array([0.1 + client, 0.7, 1 / 3]) for client in (0, 1)}
+    kept = {
+        client: Outcomes({"knn": np.array([1, 0, 1], np.uint8), "fewshot_auc": part}, {"knn": 1, "fewshot_auc": 2})
+        for client, part in parts.items()
+    }
+    write_outcomes(tmp_path, 1, kept, LABELS)
+    assert pq.read_table(tmp_path / FILE)["fewshot_auc"].to_pylist() == [*parts[0], *parts[1]]
+    again = outcomes_by_client(tmp_path)
+    assert again[1].right["fewshot_auc"].tolist() == parts[1].tolist()
+    assert again[1].right["knn"].dtype == np.uint8
+    assert again[1].share("fewshot_auc") == pytest.approx((1.1 + 0.7 + 1 / 3) / 6)
+    found = read_outcomes(tmp_path)
+    assert found is not None
+    mean = (parts[0] + parts[1]) / 4
+    assert found.of("fewshot_auc", float(mean.mean())) == pytest.approx(mean)
+    assert (found.has("knn_balanced_accuracy"), found.has("linear_balanced_accuracy")) == (True, False)
+    assert found.of("knn_balanced_accuracy", 0.5) == pytest.approx([1, 0, 1])  # of label 3 all, of label 0 none
+    assert found.of("knn_balanced_accuracy", 2 / 3) is None
 
 
 def test_a_global_encoder_and_named_clients(tmp_path: Path) -> None:

@@ -99,6 +99,64 @@ def test_a_run_keeps_what_was_right_before_training_and_says_by_it(tmp_path: Pat
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
 
 
+EVERY = {"evaluation__metrics": ["accuracy", "balanced_accuracy", "auc"], "evaluation__protocols": ["knn", "fewshot"]}
+
+
+def shares_of(folder: Path, file: str, score: str) -> tuple[np.ndarray, np.ndarray]:
+    """(M,) what a column says of each image, of encoders and draws the mean; and the labels."""
+    table = pq.read_table(folder / file)
+    draws = json.loads(table.schema.metadata[b"draws"])[score]
+    return np.asarray(table[score].to_numpy(), float).reshape(-1, 60).mean(0) / draws, table["label"].to_numpy()[:60]
+
+
+@pytest.mark.parametrize("method", ["fedsimclr", "local"])
+def test_balanced_accuracies_and_areas_have_intervals_in_a_run_and_once_it_is_evaluated_again(
+    tmp_path: Path, method: str
+) -> None:
+    """Of several clients the mean; by the columns of the files, class by class for a balanced accuracy."""
+    made = run_locally(tiny(method, train__rounds=1, clients__count=2, **EVERY), tmp_path)
+    scores = {f"{protocol}{end}" for protocol in ("knn", "fewshot") for end in ("", "_balanced_accuracy", "_auc")}
+    for block, file in (("untrained", UNTRAINED_FILE), ("pixels", PIXELS_FILE)):
+        assert set(made["paired"][block]) == scores
+        for protocol in ("knn", "fewshot"):
+            (ours, labels), (theirs, _) = (shares_of(tmp_path, name, protocol) for name in (FILE, file))
+            parts = [(ours - theirs)[labels == label] for label in set(labels.tolist())]
+            pieces = [float(part.var(ddof=1)) / len(part) / len(parts) ** 2 for part in parts]
+            low, high = made["paired"][block][f"{protocol}_balanced_accuracy"]
+            assert (low + high) / 2 == pytest.approx(np.mean([part.mean() for part in parts]))
+            assert high - low >= 2 * 1.96 * np.sqrt(sum(pieces))
+            (ours, _), (theirs, _) = (shares_of(tmp_path, name, f"{protocol}_auc") for name in (FILE, file))
+            expected = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+            assert made["paired"][block][f"{protocol}_auc"] == pytest.approx([expected.low, expected.high])
+            for recorded, area in ((made["accuracy"], ours), (made[block], theirs)):
+                value = recorded[f"{protocol}_auc"]
+                mean = np.mean(list(value.values())) if isinstance(value, dict) else value
+                assert area.mean() == pytest.approx(mean, abs=1e-9)
+    again = reevaluate(tmp_path)
+    for block in ("untrained", "pixels"):
+        over = again[f"over {block}"]
+        whole = over["mean of clients"] if method == "local" else next(iter(over.values()))
+        assert {name: pytest.approx(ends) for name, ends in whole.items()} == made["paired"][block]
+
+
+def test_a_balanced_accuracy_and_an_area_are_judged_by_their_intervals() -> None:
+    """Their words are in the sentence; without ``paired``, as of an earlier version, they have none."""
+    last = {"knn": 0.8, "knn_balanced_accuracy": 0.6, "knn_auc": 0.91}
+    before = {"knn": 0.6, "knn_balanced_accuracy": 0.7, "knn_auc": 0.90}
+    ends = {"knn": [0.1, 0.3], "knn_balanced_accuracy": [-0.15, -0.05], "knn_auc": [-0.02, 0.04]}
+    run = {**summary(0, 0), "accuracy": last, "untrained": before, "pixels": before}
+    told = verdict({**run, "paired": {"untrained": ends, "pixels": ends}}).sentence.replace("\N{MINUS SIGN}", "-")
+    assert "but kNN AUC does not tell them apart (+0.010), kNN balanced accuracy says worse (-10.0)" in told
+    assert "; kNN balanced accuracy is 10.0 points below the raw pixels" in told
+    assert "; kNN AUC is not told apart from the raw pixels (+0.010)" in told
+    assert "balanced" not in verdict(run).sentence
+    above = {"knn_auc": [0.002, 0.018]}
+    area = {**run, "accuracy": {"knn_auc": 0.91}, "untrained": {"knn_auc": 0.9}, "pixels": {"knn_auc": 0.9}}
+    told = verdict({**area, "paired": {"untrained": above, "pixels": above}}).sentence
+    assert "kNN AUC 0.910 against 0.900, +0.010 (95 % interval [+0.002, +0.018] over 40 test images)" in told
+    assert told.endswith("; kNN AUC is 0.010 above the raw pixels.")
+
+
 def test_evaluating_a_run_again_pairs_too_and_so_on_other_images(tmp_path: Path) -> None:
     made = run_locally(tiny("fedsimclr", train__rounds=1, evaluation__protocols=["knn", "linear"]), tmp_path / "run")
     found = reevaluate(tmp_path / "run", ["knn"])

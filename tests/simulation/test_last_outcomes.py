@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file
 
 from rayfed_ssl.evaluation import EncoderValues, Outcomes
-from rayfed_ssl.records.outcomes import FILE
+from rayfed_ssl.records.outcomes import ALL, FILE
 from rayfed_ssl.records.tables import METRICS, Commit, Metric, metrics_parts, table
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
+from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.mirror import Mirror
 from tests.tiny import run_locally, tiny
 
@@ -46,10 +49,10 @@ def test_the_mean_of_a_column_is_the_recorded_accuracy(tmp_path: Path, method: s
     assert table["index"].to_pylist()[:60] == list(range(60))
 
 
-def stopped_after(folder: Path, t: int, *, resume: bool = False, **changes: object) -> None:
+def stopped_after(folder: Path, t: int, *, resume: bool = False, method: str = "fedsimclr", **changes: object) -> None:
     seen = [0]
     run_locally(
-        tiny("fedsimclr", **changes), folder, resume=resume,
+        tiny(method, **changes), folder, resume=resume,
         report=lambda p: seen.append(p.round), stopping=lambda: max(seen) >= t,
     )  # fmt: skip
 
@@ -122,6 +125,48 @@ def test_of_rounds_that_come_in_late_the_last_counts() -> None:
     assert again.round == 2
     last.take(3, None, values(1, 1))
     assert (last.round, set(last.by_client)) == (3, {None})
+
+
+def test_a_checkpoint_keeps_equal_outcomes_once(tmp_path: Path) -> None:
+    """Three clients hold one encoder and the fourth another; the arrays in the file are counted."""
+    last, same = LastOutcomes(), Outcomes({"knn": np.array([1, 0, 1], np.uint8)}, {"knn": 1})
+    for client in (2, 0):
+        last.take(0, client, EncoderValues({"knn": 2 / 3}, same))
+    last.take(0, 1, EncoderValues({"knn": 2 / 3}, Outcomes({"knn": np.array([1, 0, 1], np.uint8)}, {"knn": 1})))
+    last.take(0, 3, EncoderValues({"knn": 2 / 3}, Outcomes({"knn": np.array([1, 1, 0], np.uint8)}, {"knn": 1})))
+    last.take(0, 4, EncoderValues({"knn": 1 / 3}, Outcomes({"knn": np.array([1, 0, 1], np.uint8)}, {"knn": 2})))
+    checkpoint.save(tmp_path, 1, {"outcomes": last.state}, [])
+    folder = next(tmp_path.glob("round-*"))
+    assert len(load_file(folder / "server.safetensors")) == 3
+    again = LastOutcomes()
+    again.restore(checkpoint.load(folder)[0]["outcomes"])
+    assert {client: of.right["knn"].tolist() for client, of in again.untrained.items()} == {
+        2: [1, 0, 1], 0: [1, 0, 1], 1: [1, 0, 1], 3: [1, 1, 0], 4: [1, 0, 1],
+    }  # fmt: skip
+    assert {client: of.draws["knn"] for client, of in again.untrained.items()} == {2: 1, 0: 1, 1: 1, 3: 1, 4: 2}
+
+
+def test_the_state_of_an_earlier_version_is_read() -> None:
+    """It had a copy for each client; of the global encoder, the client was null."""
+    one, other = ({"knn": np.array(of, np.uint8)} for of in ([1, 0], [0, 0]))
+    last = LastOutcomes()
+    last.restore(
+        {"round": 3, "encoders": [[None, one, {"knn": 1}]], "untrained": [[0, one, {"knn": 1}], [1, other, {"knn": 1}]]}
+    )
+    assert (last.round, last.by_client[None].right["knn"].tolist(), last.pixels) == (3, [1, 0], {})
+    assert {client: of.right["knn"].tolist() for client, of in last.untrained.items()} == {0: [1, 0], 1: [0, 0]}
+
+
+def test_a_run_of_clients_that_begin_alike_keeps_one_copy_and_resumes_to_the_same_file(tmp_path: Path) -> None:
+    changes = {"train__rounds": 2, "clients__count": 3, "checkpoint__keep": 9}
+    run_locally(tiny("local", **changes), tmp_path / "whole")
+    tree = json.loads((tmp_path / "whole" / "checkpoints" / "round-00001" / "server.json").read_text())
+    kept = dict(dict(tree["$map"])["outcomes"]["$map"])
+    assert [clients for clients, _, _ in kept["untrained"]] == [[0, 1, 2]]
+    stopped_after(tmp_path / "run", 1, method="local", **changes)
+    run_locally(tiny("local", **changes), tmp_path / "run", resume=True)
+    for file in ALL:
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 def test_outcomes_of_another_round_than_the_recorded_one_are_not_written(tmp_path: Path) -> None:

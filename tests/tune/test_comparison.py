@@ -340,7 +340,14 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     for again in ((str(made),), ("--resume", "--out", str(made), "--executor", "local")):  # and it is not forgotten
         status, out, _ = call(*again)
         assert (status, "Left out, fedca: data.public.source" in out) == (0, True)
+        assert (chosen["sentence"] in out.splitlines()) == (len(again) > 1)  # where the tables are written again
+        assert json.loads((made / "comparison.json").read_text())["selection"] == chosen
     assert "Left out, fedca" in (made / "comparison.md").read_text()
+    assert chosen["sentence"] in (made / "comparison.md").read_text().replace("\\", "")
+    short, whole = (call(str(made), *option)[1] for option in ((), ("--full",)))
+    assert ("--full" in short, "--full" in whole) == (True, False)
+    assert ("seconds" in short, "seconds" in whole) == (False, True)
+    assert short.splitlines()[0] == whole.splitlines()[0]
     runs = [str(made / f"trial-0000{n}") for n in (1, 0)]
     status, out, _ = call(*runs, "--out", "again", "--select", "rankme")
     assert status == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,12 @@ def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeyp
         named += 1
         assert load_run(out / "best.yaml").train.optimizer.lr == pytest.approx(0.1 * (winner + 1))
         assert f"number {winner} is the best by" in text
+        kept = json.loads((out / "choice.json").read_text())
+        assert (kept["configuration"], kept["mode"]) == (winner, mode)
+        assert kept["keys"] == {LR: pytest.approx(0.1 * (winner + 1))}
+        assert kept["remarks"] == remarks(results)
+        assert all(html.escape(remark) in text for remark in kept["remarks"])
+        assert f"Number {winner}: {LR} = {kept['keys'][LR]:.4g}" in text
         assert ("level with it" in text) == bool(results.choice.level)
         assert ("not told apart from it" in text) == bool(results.choice.apart)
         chosen = [c for c in range(4) if all(ends[c * repeat + r][0] == "complete" for r in range(repeat))]
