@@ -56,7 +56,7 @@ _RULES = {
 }
 
 
-def shown(value: object, limit: int = 60) -> str:
+def value_text(value: object, limit: int = 60) -> str:
     """A value as an error shows it: YAML's words for true, false and null, one line, at most ``limit`` characters."""
     if value is _ABSENT:
         return "nothing"
@@ -210,7 +210,7 @@ def _complaint(model: type[BaseModel], document: object, details: Any) -> _Compl
     else:
         rule = details["msg"][:1].lower() + details["msg"][1:]
     whole_block = kind in ("value_error", "assertion_error") and isinstance(value, Mapping)
-    return _Complaint(path, place.unions, None if whole_block else shown(value), rule, guess)
+    return _Complaint(path, place.unions, None if whole_block else value_text(value), rule, guess)
 
 
 def _united(complaints: Sequence[_Complaint]) -> list[_Complaint]:

@@ -94,7 +94,7 @@ def _of_field(field: FieldInfo, own: str, path: tuple[str, ...], when: tuple[tup
     inner = [place for member in shape.members() for place in _blocks(member)]
     text = "\n\n".join(dict.fromkeys(filter(None, [own, *(place.text for place in inner)])))
     required = field.is_required()
-    default = None if required else _plain(field.get_default(call_default_factory=True))
+    default = None if required else _default_as_json(field.get_default(call_default_factory=True))
     whole = [place for place in inner if not place.steps]
     if whole and not required and not _differs(field.get_default(call_default_factory=True)):
         default = {}
@@ -233,7 +233,7 @@ def _differs(default: Any) -> bool:
         return True
 
 
-def _plain(value: Any) -> Any:
+def _default_as_json(value: Any) -> Any:
     """A default as JSON; of a block the keys that differ from its own defaults."""
     if isinstance(value, BaseModel):
         dumped = value.model_dump(mode="json", exclude_defaults=True)
