@@ -23,9 +23,9 @@ from actors.wire import ArgRef, ChunkResult, OmittedValue, StateReturn, SumHeade
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import FixedPointSum
-from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, OperationResult, State, Task, mapped
+from rayfed_ssl.federated.process_context import device_name
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.simulation.worker import Worker, run_chunk
 
@@ -122,9 +122,9 @@ class ClientActor:
         known = dict(zip(published, values, strict=True))
 
         def reopen() -> Worker:
-            bench = factory(config, images)
-            bench.published.update(known)
-            return bench
+            worker = factory(config, images)
+            worker.published.update(known)
+            return worker
 
         self.known, self.reopen, self.worker = known, reopen, reopen()
         gpus = tuple(context.get_accelerator_ids().get("GPU", ()))

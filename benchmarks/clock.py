@@ -62,7 +62,7 @@ def write_images(folder: Path, count: int) -> None:
 
 def idle(self: fedavg.Client[Any], weights: Weights, target: Weights | None = None) -> dict[str, Any]:
     """A client that gives back what it got, and says that it read what it would have."""
-    self.bench.images_read += local_batches(self.config, len(self.indices)).images
+    self.context.images_read += local_batches(self.config, len(self.indices)).images
     return {"weights": weights}
 
 

@@ -53,10 +53,10 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from rayfed_ssl.base.seeding import generator  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.data.augment import augment  # noqa: E402
-from rayfed_ssl.federated.bench import device_name, resolve_device  # noqa: E402
 from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
 from rayfed_ssl.federated.initial_weights import InitialWeights  # noqa: E402
 from rayfed_ssl.federated.messages import TRAINS  # noqa: E402
+from rayfed_ssl.federated.process_context import device_name, resolve_device  # noqa: E402
 from rayfed_ssl.federated.results import EvaluatedEncoder  # noqa: E402
 from rayfed_ssl.simulation.local import LocalCohort  # noqa: E402
 

@@ -25,8 +25,8 @@ import leaderboard_rows as rows
 from leaderboard_tables import load_board
 from machine import described
 
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.settings.run import RunSettings
 
 RESULTS = rows.RESULTS.with_name("pixels.jsonl")
@@ -39,7 +39,7 @@ def read(path: Path = RESULTS) -> list[Line]:
 
 def measured(config: RunSettings, federation: Federation) -> dict[str, float]:
     """The accuracies of raw pixels by name: of each protocol that is among the leaderboard's measures."""
-    found = Workbench(config, federation).evaluate_pixels()
+    found = ProcessContext(config, federation).evaluate_pixels()
     return {measure: found[measure] for measure in rows.MEASURES}
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.progress import Progress
-from rayfed_ssl.terminal.progress import Reporter, accuracy_table, conclude, shown
+from rayfed_ssl.terminal.progress import Reporter, accuracy_table, accuracy_text, conclude
 from rayfed_ssl.terminal.signals import stop_signals
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
 from tests.command_line import CONFIG, Call
@@ -456,9 +456,9 @@ def test_an_encoder_that_is_not_better_than_untrained_comes_with_what_to_try(las
 
 
 def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
-    assert shown(0.5) == "0.500"
-    assert shown(None) == "-"
-    assert shown({"0": 0.25, "1": 0.75, "2": None}) == "0.500 (0.250 to 0.750)"
+    assert accuracy_text(0.5) == "0.500"
+    assert accuracy_text(None) == "-"
+    assert accuracy_text({"0": 0.25, "1": 0.75, "2": None}) == "0.500 (0.250 to 0.750)"
     table = accuracy_table(
         {"accuracy": {"knn": None}, "best": {}, "untrained": {"knn": 0.1}, "pixels": {}}
     )  # a run whose last value was not finite

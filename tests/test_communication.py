@@ -154,9 +154,9 @@ def test_a_resumed_ledger_continues_and_does_not_publish_twice() -> None:
     whole, first, second = Ledger(), Ledger(), Ledger()
     expected = play(whole, range(1, 5))
     rows = play(first, range(1, 3))
-    second.restore(json.loads(json.dumps(first.state())))
+    second.restore(json.loads(json.dumps(first.state)))
     assert rows + play(second, range(3, 5)) == expected
-    assert second.state() == whole.state()
+    assert second.state == whole.state
 
 
 def test_ten_thousand_clients_are_a_row_per_field_each() -> None:

@@ -7,13 +7,13 @@ import json
 import pkgutil
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import jsonschema
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import rayfed_ssl
 import tune
@@ -286,3 +286,12 @@ def test_a_key_that_may_be_false_says_so_as_yaml_does() -> None:
         configfile.validate(RunConfig, document, origin="")
     document["data"] = {"name": "parquet", "path": "x", "columns": {"label": False}}
     assert configfile.validate(RunConfig, document, origin="").data.columns.label is False
+
+
+def test_lists_and_mappings_of_any_class_are_named_as_such() -> None:
+    class Own(Block):
+        steps: list[int] = Field(default_factory=list)
+        words: frozenset[str] = frozenset()
+        sizes: Mapping[str, float] = Field(default_factory=dict)
+
+    assert [key.type for key in keys(Own)] == ["list of whole numbers", "list of texts", "mapping"]

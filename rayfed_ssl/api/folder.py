@@ -28,7 +28,7 @@ from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.evaluation_file import FILE
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage.fetch import Remote, is_uri, renewing
-from rayfed_ssl.terminal.progress import shown
+from rayfed_ssl.terminal.progress import accuracy_text
 
 
 class Run:
@@ -283,7 +283,7 @@ class Run:
         rounds, text = self.config.train.rounds, f"{self.config.method.name}, {status}"
         if status == "unfinished":
             return f"Run({self.where}: {text}, {rounds} rounds wanted)"
-        last = "".join(f", {name} {shown(value)}" for name, value in summary["accuracy"].items())
+        last = "".join(f", {name} {accuracy_text(value)}" for name, value in summary["accuracy"].items())
         return f"Run({self.where}: {text}, {summary['rounds']} of {rounds} rounds{last})"
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from rayfed_ssl.base.annotations import values_of
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
@@ -212,7 +213,7 @@ def _wrong(name: str, row: object) -> str:
     """What is wrong with a partition of somebody else's; empty where nothing is."""
     if not (isinstance(row, type) and issubclass(row, Partition)):
         return "which is no subclass of rayfed_ssl.data.partition_base.Partition"
-    if name not in get_args(row.model_fields["name"].annotation):
+    if name not in values_of(row, "name"):
         return f'whose block has another name; must have name: Literal["{name}"] = "{name}"'
     return "which has no rule; must define shards" if row.shards is Partition.shards else ""
 

@@ -34,7 +34,7 @@ from rayfed_ssl.evaluation.transfer import TRANSFER
 SWITCH = "RAYFED_SSL_EVALUATIONS"
 OFF = "off"
 CODE = (
-    "base", "data", "evaluation", "models", "federated/bench.py", "federated/initial_weights.py",
+    "base", "data", "evaluation", "models", "federated/process_context.py", "federated/initial_weights.py",
     "federated/measured_rows.py", "objectives/align_uniform.py", "objectives/base.py",
 )  # fmt: skip
 """Whose source decides."""

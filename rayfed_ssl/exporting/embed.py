@@ -41,7 +41,7 @@ from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.store import Traits
 from rayfed_ssl.exporting.encoders import RunEncoder
-from rayfed_ssl.federated.bench import resolve_device
+from rayfed_ssl.federated.process_context import resolve_device
 from rayfed_ssl.models.transform import HIGH_BIT_DEPTH, as_input, in_yaml
 from rayfed_ssl.settings.located import columns_in_block, located_of_run
 

@@ -19,8 +19,8 @@ from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.messages import State, qualified, take_qualified
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.steps import TrainStep, backward
 from rayfed_ssl.federated.workload import local_batches
 from rayfed_ssl.models.network import Network
@@ -54,7 +54,7 @@ class EncoderClient(Generic[Config]):
 
     def __init__(
         self,
-        bench: Workbench,
+        context: ProcessContext,
         client: int,
         round: int,
         operation: str,
@@ -69,9 +69,9 @@ class EncoderClient(Generic[Config]):
             visit: which call of this operation in this round: how often this client was asked before.
             halves: plug-in -> what makes the client's half of it, where the operation is the one they take part in.
         """
-        self.bench = bench
-        self.config = bench.config
-        self.objective = bench.objective
+        self.context = context
+        self.config = context.config
+        self.objective = context.objective
         self.id = client
         self.round = round
         self.operation = operation
@@ -110,12 +110,12 @@ class EncoderClient(Generic[Config]):
 
     @property
     def network(self) -> Network:
-        return self.bench.network(self.encoder, classes=self.classes)
+        return self.context.network(self.encoder, classes=self.classes)
 
     @property
     def target(self) -> Network | None:
         """The momentum target network (encoder and projector), where the objective has one."""
-        return None if self.config.objective.momentum_target is None else self.bench.network(self.encoder, "target")
+        return None if self.config.objective.momentum_target is None else self.context.network(self.encoder, "target")
 
     @property
     def memory(self) -> Memory | None:
@@ -127,34 +127,34 @@ class EncoderClient(Generic[Config]):
             if own is None:
                 tensors = self.objective.remember(self.network.projection_dim, self.generator("memory"))
             else:
-                tensors = {name: torch.tensor(values, device=self.bench.device) for name, values in own.items()}
+                tensors = {name: torch.tensor(values, device=self.context.device) for name, values in own.items()}
             self._memory = Memory(self.round, tensors)
         return self._memory
 
     @property
     def indices(self) -> np.ndarray:
         """This client's training images, as indices into the training set."""
-        return self.bench.federation.shards[self.id]["train"]
+        return self.context.federation.shards[self.id]["train"]
 
     def pixels(self) -> Tensor:
         """(n, C, H, W) uint8 on the device."""
-        return self.bench.images(self.bench.federation.dataset.train.pixels, self.indices)
+        return self.context.images(self.context.federation.dataset.train.pixels, self.indices)
 
     def public_pixels(self) -> Tensor:
         """(m, C, H, W) uint8 public images on the device."""
-        return self.bench.images(self.bench.federation.public_images.pixels)
+        return self.context.images(self.context.federation.public_images.pixels)
 
     def published_pixels(self, name: str = PUBLIC_IMAGES) -> Tensor:
         """(m, C, H, W) uint8 images on the device, as the server published them by this name."""
-        return self.bench.images(self.bench.published[name])
+        return self.context.images(self.context.published[name])
 
     def labels(self) -> Tensor:
         """(n,) labels of the shard, for supervised methods only."""
-        return torch.from_numpy(self.bench.federation.dataset.train.labels[self.indices]).to(self.bench.device)
+        return torch.from_numpy(self.context.federation.dataset.train.labels[self.indices]).to(self.context.device)
 
     def generator(self, purpose: str) -> torch.Generator:
         """A generator of the device for this client, round, operation and purpose."""
-        return generator(*self._address(purpose), device=self.bench.device)
+        return generator(*self._address(purpose), device=self.context.device)
 
     def _address(self, purpose: str) -> tuple[Address, ...]:
         return self.config.seed, self.round, self.id, self.operation, purpose, *visit_address(self.visit)
@@ -173,7 +173,7 @@ class EncoderClient(Generic[Config]):
     def load_own(self) -> None:
         """Take this client's own model and target: those of its last round, or the initial values."""
         own = self.state.get("model")
-        self.load(self.bench.initial(self.encoder, self.classes, self.id) if own is None else own)
+        self.load(self.context.initial(self.encoder, self.classes, self.id) if own is None else own)
 
     def keep_own(self) -> None:
         """Keep this client's own model for its next round."""
@@ -226,7 +226,7 @@ class EncoderClient(Generic[Config]):
         order = numpy_generator(*self._address(purpose))
         for step in range(made.steps):
             if step % made.per_epoch == 0:
-                shuffled = torch.from_numpy(order.permutation(count)).to(self.bench.device)
+                shuffled = torch.from_numpy(order.permutation(count)).to(self.context.device)
             start = step % made.per_epoch * made.size
             yield shuffled[start : start + made.size]
 
@@ -286,12 +286,12 @@ class EncoderClient(Generic[Config]):
         step = TrainStep(
             lambda views, rows: self._with_plugins(chosen, views, rows), self.optimizer(parameters),
             self.config.train.optimizer.clip_norm, lambda: self.objective.after_step(network, target),
-            torch.zeros((), device=self.bench.device),
+            torch.zeros((), device=self.context.device),
         )  # fmt: skip
         if loss is not None or self.plugins:
             return step
         memory = {} if self.memory is None else self.memory.tensors
-        return self.bench.step_maker.made(step, self.config.objective.name, count, memory)
+        return self.context.step_maker.made(step, self.config.objective.name, count, memory)
 
     def _keep_objectives_state(self) -> None:
         """Keep the momentum target and the objective's memory for the next round, where they last."""
@@ -328,20 +328,22 @@ class EncoderClient(Generic[Config]):
 
     def views(self, pixels: Tensor, draws: torch.Generator, count: int) -> tuple[Tensor, ...]:
         """V augmented views (B, C, H, W), made in one batched call."""
-        self.bench.images_read += len(pixels)
-        made = augment(pixels, self.bench.recipe, draws, views=count).contiguous(memory_format=self.bench.memory_format)
+        self.context.images_read += len(pixels)
+        made = augment(pixels, self.context.recipe, draws, views=count).contiguous(
+            memory_format=self.context.memory_format
+        )
         return made.chunk(count)
 
     def count_images(self, images: int) -> None:
-        """Count source images that the operation reads in another way than by ``views`` and ``bench.clean``, which
+        """Count source images that the operation reads in another way than by ``views`` and ``context.clean``, which
         count by themselves. The virtual clock goes by this count.
         """
-        self.bench.images_read += images
+        self.context.images_read += images
 
     def autocast(self) -> torch.autocast:
         """A context for forward passes: bfloat16 on a GPU where ``train.precision`` says so, else no change."""
-        wanted = self.config.train.precision == "bfloat16" and self.bench.device.type == "cuda"
-        return torch.autocast(self.bench.device.type, torch.bfloat16, enabled=wanted)
+        wanted = self.config.train.precision == "bfloat16" and self.context.device.type == "cuda"
+        return torch.autocast(self.context.device.type, torch.bfloat16, enabled=wanted)
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
@@ -350,7 +352,7 @@ class EncoderClient(Generic[Config]):
         In round 0 both are untrained.
         """
         own = self.state.get("model") if weights is None else weights
-        return self.bench.evaluate(encoder, own, self.classes, self.id, untrained=self.round == 0)
+        return self.context.evaluate(encoder, own, self.classes, self.id, untrained=self.round == 0)
 
     # -- inference -----------------------------------------------------------------------------------------------------
 
@@ -366,7 +368,7 @@ class EncoderClient(Generic[Config]):
             most = min(most, max(2, VIEW_BYTES // (FLOAT_BYTES * views * pixels[0].numel())))
         for part in pixels.tensor_split(-(-len(pixels) // most)):
             if views is None or draws is None:
-                yield self.network.project(self.bench.clean(part)).float()
+                yield self.network.project(self.context.clean(part)).float()
             else:
                 yield torch.stack([self.network.project(v).float() for v in self.views(part, draws, views)])
 

@@ -113,10 +113,10 @@ class Clock:
         """What a checkpoint keeps."""
         return {"now": self.now, "server_s": self.server_s, "sent": dict(self.sent)}
 
-    @state.setter
-    def state(self, value: Mapping[str, Any]) -> None:
-        self.now, self.sent = float(value["now"]), Counter(value["sent"])
-        self.server_s = float(value.get("server_s", 0.0))  # older checkpoints have none: server work was free
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's state."""
+        self.now, self.sent = float(state["now"]), Counter(state["sent"])
+        self.server_s = float(state.get("server_s", 0.0))  # older checkpoints have none: server work was free
 
     def hear(self, client: int, direction: Direction, count: int) -> None:
         """Note that the ledger booked ``count`` bytes to or from a client."""

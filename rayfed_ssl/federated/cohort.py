@@ -374,7 +374,7 @@ class Cohort(abc.ABC):
 
     @abc.abstractmethod
     def _publish(self, name: str, value: Any) -> None:
-        """Put a published value where operations find it, as ``Workbench.published``."""
+        """Put a published value where operations find it, as ``ProcessContext.published``."""
 
     @abc.abstractmethod
     def commit(self) -> None:

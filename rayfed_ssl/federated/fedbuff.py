@@ -82,10 +82,10 @@ class Slots:
             "visits": dict(self.visits), "version": self.version,
         }  # fmt: skip
 
-    @state.setter
-    def state(self, value: Mapping[str, Any]) -> None:
-        self.idle, self.free, self.version = deque(value["idle"]), value["free"], value["version"]
-        self.flights, self.visits = [Flight(*flight) for flight in value["flights"]], Counter(value["visits"])
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's state."""
+        self.idle, self.free, self.version = deque(state["idle"]), state["free"], state["version"]
+        self.flights, self.visits = [Flight(*flight) for flight in state["flights"]], Counter(state["visits"])
 
     def may_start(self, now: float) -> bool:
         """Whether a slot is free, somebody is idle, and nobody else arrives at this very instant."""
@@ -196,10 +196,11 @@ class FedBuff:
         buffer = [list(flight) for flight in self.buffer]
         return {"slots": self.slots.state, "buffer": buffer, "anchors": dict(self.anchors)}
 
-    @state.setter
-    def state(self, value: Mapping[str, Any]) -> None:
-        self.slots.state, self.anchors = value["slots"], dict(value["anchors"])
-        self.buffer = [Flight(*flight) for flight in value["buffer"]]
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's state."""
+        self.slots.restore(state["slots"])
+        self.anchors = dict(state["anchors"])
+        self.buffer = [Flight(*flight) for flight in state["buffer"]]
 
     def round(self, t: int, cohort: Cohort) -> None:
         """Wait for K replies, train those who gave them, take a step.

@@ -179,13 +179,14 @@ class Ledger:
         rows, self._rows = self._rows, []
         return rows
 
+    @property
     def state(self) -> LedgerState:
         """Totals and who has what was published, for a checkpoint; drain first, rows are not part of it."""
         published = {name: sorted(clients) for name, clients in self._published.items()}
         return {"up_bytes": self.up_bytes, "down_bytes": self.down_bytes, "published": published}
 
     def restore(self, state: LedgerState) -> None:
-        """Continue from :meth:`state`, before anything is sent."""
+        """Continue from a ledger's ``state``, before anything is sent."""
         self.up_bytes, self.down_bytes = state["up_bytes"], state["down_bytes"]
         self._published = {name: set(clients) for name, clients in state["published"].items()}
         self._rows = []

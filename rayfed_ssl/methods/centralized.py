@@ -35,7 +35,7 @@ class Client(EncoderClient[Config]):
     @property
     def indices(self) -> np.ndarray:
         """Every client's training images, as ascending indices into the training set, however they were dealt."""
-        return np.sort(np.concatenate([shard["train"] for shard in self.bench.federation.shards]))
+        return np.sort(np.concatenate([shard["train"] for shard in self.context.federation.shards]))
 
     def pretrain(
         self, weights: Weights, target: Weights | None, memory: dict[str, np.ndarray] | None

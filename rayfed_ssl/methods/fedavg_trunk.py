@@ -52,7 +52,7 @@ class Client(TaskClient[Config]):
         pixels, labels = self.pixels(), self.labels()
         if not self.method.labelled_public:
             return pixels, labels
-        known = self.task_labels(self.bench.federation.public_images.labels)
+        known = self.task_labels(self.context.federation.public_images.labels)
         mine = known >= 0
         return torch.cat([pixels, self.public_pixels()[mine]]), torch.cat([labels, known[mine]])
 

@@ -104,7 +104,7 @@ class Client(EncoderClient[Config]):
     def train(self, weights: Weights, dictionary: np.ndarray | None) -> dict[str, Any]:
         """E local epochs from ``weights``; the ``dictionary`` (K, D) has further negatives, where there is one yet."""
         self.load(weights)
-        bank = None if dictionary is None else torch.tensor(dictionary, device=self.bench.device)  # (K, D)
+        bank = None if dictionary is None else torch.tensor(dictionary, device=self.context.device)  # (K, D)
         temperature = self.config.objective_as(SimCLRConfig).temperature
         alignment = self.alignment() if self.method.alignment else None
 
@@ -136,9 +136,9 @@ class Client(EncoderClient[Config]):
         draws, size = self.generator("public"), self.method.alignment_batch
 
         def next_term() -> Tensor:
-            rows = torch.randperm(len(pixels), generator=draws, device=self.bench.device)[:size]
+            rows = torch.randperm(len(pixels), generator=draws, device=self.context.device)[:size]
             self.network.eval()
-            h = self.network.represent(self.bench.clean(pixels[rows]))
+            h = self.network.represent(self.context.clean(pixels[rows]))
             z = self.network.project_features(h)
             self.network.train()
             return alignment_loss(h, z, h_al[rows], z_al[rows])
@@ -148,11 +148,11 @@ class Client(EncoderClient[Config]):
     @torch.no_grad()
     def targets(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """h_al (M, H) and z_al (M, D) of the frozen alignment model: eval mode, clean images, not normalised."""
-        network = self.bench.network(self.encoder, "alignment")
-        unpack(self.bench.published["alignment_model"], network)
+        network = self.context.network(self.encoder, "alignment")
+        unpack(self.context.published["alignment_model"], network)
         network.eval()
         parts = torch.split(pixels, self.config.evaluation.batch_size)
-        h = torch.cat([network.represent(self.bench.clean(part)) for part in parts])
+        h = torch.cat([network.represent(self.context.clean(part)) for part in parts])
         return h, network.project_features(h)
 
 

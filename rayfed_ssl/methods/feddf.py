@@ -106,18 +106,18 @@ class Service(EncoderClient[Config]):
         """One teacher's projections of clean images in eval mode: (M, D)."""
         network = self.loaded(encoder, weights).eval()
         parts = torch.split(self.public_pixels(), self.config.evaluation.batch_size)
-        return torch.cat([network.project(self.bench.clean(part)).float() for part in parts])
+        return torch.cat([network.project(self.context.clean(part)).float() for part in parts])
 
     def distil(self, encoder: str, weights: Weights, agreed: np.ndarray) -> dict[str, Any]:
         """The student that ``weights`` become after all steps towards ``agreed`` (M, D)."""
         options, pixels = self.method, self.public_pixels()
-        student, targets = self.loaded(encoder, weights).train(), torch.tensor(agreed, device=self.bench.device)
+        student, targets = self.loaded(encoder, weights).train(), torch.tensor(agreed, device=self.context.device)
         optimizer = optimizers.Adam([p for p in student.parameters() if p.requires_grad], options.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
         losses: list[Tensor] = []
         for rows in self.steps(len(pixels), encoder):
             with self.autocast():
-                outputs = student.project(self.bench.clean(pixels[rows]))
+                outputs = student.project(self.context.clean(pixels[rows]))
             loss = distance(outputs, targets[rows], options.distance, options.temperature)
             descend(optimizer, loss, options.clip_norm)
             schedule.step()
@@ -132,7 +132,7 @@ class Service(EncoderClient[Config]):
         return list(self.batches(count, epochs, size, f"distil {encoder}"))[:wanted]
 
     def loaded(self, encoder: str, weights: Weights) -> Network:
-        network = self.bench.network(encoder)
+        network = self.context.network(encoder)
         unpack(weights, network)
         return network
 

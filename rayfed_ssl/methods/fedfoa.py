@@ -136,7 +136,7 @@ class ClientHalf(ClientPlugin[Config]):
 
     def receive(self, fields: Mapping[str, Any]) -> None:
         if "peers" in fields:
-            self.peers = torch.tensor(unpack_triangle(np.stack(fields["peers"])), device=self.client.bench.device)
+            self.peers = torch.tensor(unpack_triangle(np.stack(fields["peers"])), device=self.client.context.device)
 
     def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
         chosen = projections[:1] if self.config.views == "first" else projections

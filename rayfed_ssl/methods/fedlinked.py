@@ -131,7 +131,7 @@ class Client(TaskClient[Config]):
         """
         self.load_own()
         if target is not None:
-            self.distil(torch.tensor(target, device=self.bench.device), utility)
+            self.distil(torch.tensor(target, device=self.context.device), utility)
         self.fine_tune(self.method.fine_tune_epochs)
         self.keep_own()
         return {}
@@ -142,10 +142,10 @@ class Client(TaskClient[Config]):
         network.train()
         parameters: list[Tensor] = list(network.encoder.parameters())
         optimizer = self.optimizer(parameters)
-        total, steps = torch.zeros((), device=self.bench.device), 0
+        total, steps = torch.zeros((), device=self.context.device), 0
         for rows in self.batches(len(public), self.method.distillation_epochs):
             with self.autocast():
-                features = network.represent(self.bench.clean(public[rows]))
+                features = network.represent(self.context.clean(public[rows]))
             loss = utility * F.mse_loss(features.float(), target[rows])
             descend(optimizer, loss, self.config.train.optimizer.clip_norm)
             total, steps = total + loss.detach(), steps + 1
@@ -169,7 +169,7 @@ class UtilityService(EncoderClient[Config]):
         which of them exist (N,).
         """
         representations = np.stack([fields["representations"] for fields in sent])
-        alpha = torch.tensor(representations, dtype=torch.float64, device=self.bench.device)
+        alpha = torch.tensor(representations, dtype=torch.float64, device=self.context.device)
         g, maps = gains(alpha, self.method.transformation)
         a = utilities(g, self.method.scale)
         targets = [target(j, alpha, a, maps) for j in range(len(alpha))]

@@ -90,7 +90,7 @@ class Client(EncoderClient[Config]):
         public = self.published_pixels()
         if consensus is not None:
             rows = self.rows(consensus_round, len(public))
-            self.digest(public[rows], torch.tensor(consensus, device=self.bench.device))
+            self.digest(public[rows], torch.tensor(consensus, device=self.context.device))
         self.fit()
         self.keep_own()
         chosen = public[self.rows(self.round, len(public))]
@@ -104,7 +104,7 @@ class Client(EncoderClient[Config]):
         losses: list[Tensor] = []
         for rows in self.batches(len(pixels), options.digest_epochs, options.digest_batch, "digest"):
             with self.autocast():
-                outputs = network.project(self.bench.clean(pixels[rows]))
+                outputs = network.project(self.context.clean(pixels[rows]))
             target = consensus[rows]
             loss = digest(outputs, target) if options.distance == "l1" else F.mse_loss(outputs.float(), target)
             descend(optimizer, loss)
@@ -113,7 +113,7 @@ class Client(EncoderClient[Config]):
 
     def rows(self, round: int, images: int) -> Tensor:
         """The public images of a round, out of so many: (M,) positions on the device."""
-        return torch.from_numpy(subset(self.config, round, images)).to(self.bench.device)
+        return torch.from_numpy(subset(self.config, round, images)).to(self.context.device)
 
 
 class Server(MethodServer[Config]):

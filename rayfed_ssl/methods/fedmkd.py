@@ -176,21 +176,21 @@ class Service(EncoderClient[Config]):
         """Student, its momentum target, the attention, and both queues (K, D): those of the last round, or fresh."""
         options, dim = self.method, self.config.projection_dim
         self.load(state["student"])
-        student, target = self.network.train(), self.bench.network(self.encoder, "target").train()
+        student, target = self.network.train(), self.context.network(self.encoder, "target").train()
         unpack(state.get("target") or pack(*target_modules(student)), *target_modules(target))
-        attention = Attention(dim, options.attention_hidden, options.attention).to(self.bench.device)
+        attention = Attention(dim, options.attention_hidden, options.attention).to(self.context.device)
         if "attention" in state:
             unpack(state["attention"], attention)
         draws = self.generator("queues")
         queues = [random_rows(options.queue, dim, draws) for _ in range(2)]
         if "mixtures" in state:
-            queues = [torch.tensor(state[name], device=self.bench.device) for name in ("mixtures", "students")]
+            queues = [torch.tensor(state[name], device=self.context.device) for name in ("mixtures", "students")]
         return student, target, attention, (queues[0], queues[1])
 
     def align(self, encoder: str, sent: Mapping[str, Weights], student: Weights) -> dict[str, Any]:
         """A client's model after epochs of BYOL towards the frozen student: its next target."""
         options, pixels = self.method, self.public_pixels()
-        anchor, model = self.bench.network(self.encoder, "anchor").eval(), self.bench.network(encoder).train()
+        anchor, model = self.context.network(self.encoder, "anchor").eval(), self.context.network(encoder).train()
         unpack(student, anchor)
         unpack(sent["weights"], model)
         optimizer, draws = self.sgd(list(model.parameters())), self.generator("views")
@@ -207,7 +207,7 @@ class Service(EncoderClient[Config]):
         """The module of a teacher's architecture, which all teachers that have it share: in eval mode, no gradient
         reaches it. And the teacher's values, where they lie on the device.
         """
-        network = self.bench.network(encoder, "teacher").eval()
+        network = self.context.network(encoder, "teacher").eval()
         unpack(weights, network)
         return network, pack(network)
 

@@ -177,7 +177,7 @@ class Client(EncoderClient[Config]):
     def train(self, weights: Weights, rest: np.ndarray | None, alpha: float) -> dict[str, Any]:
         """Local epochs of L_j (eq. 5); ``rest`` is R_{-j} (D, D), None where nobody else's matrix is known."""
         self.load(weights)
-        others = None if rest is None else torch.tensor(rest, device=self.bench.device)
+        others = None if rest is None else torch.tensor(rest, device=self.context.device)
 
         def loss(views: tuple[Tensor, ...], rows: Tensor) -> Step:
             features, projections = encoded_together(self.network, views)

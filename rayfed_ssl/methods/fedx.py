@@ -58,7 +58,7 @@ class Client(EncoderClient[Config]):
     def train(self, weights: Weights) -> dict[str, Any]:
         """Local epochs of the four terms, with the downloaded model as the teacher."""
         self.load(weights)
-        teacher = self.bench.network(self.encoder, "teacher")
+        teacher = self.context.network(self.encoder, "teacher")
         unpack(weights, teacher)
         teacher.eval()
         self.fit(self.loss(teacher))
@@ -93,7 +93,7 @@ class Client(EncoderClient[Config]):
         pixels, draws = self.pixels(), self.generator("random images")
 
         def another(count: int) -> Tensor:
-            rows = torch.randperm(len(pixels), generator=draws, device=self.bench.device)[:count]
+            rows = torch.randperm(len(pixels), generator=draws, device=self.context.device)[:count]
             return self.views(pixels[rows], draws, 1)[0]
 
         return another

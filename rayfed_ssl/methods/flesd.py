@@ -220,7 +220,7 @@ class Client(Embedding):
         """Unit rows of clean images in their order, in eval mode."""
         self.network.eval()
         for part in torch.split(pixels, self.config.evaluation.batch_size):
-            yield self.units(self.network, self.bench.clean(part))
+            yield self.units(self.network, self.context.clean(part))
 
 
 class Service(Embedding):
@@ -233,8 +233,8 @@ class Service(Embedding):
     def distil(self, weights: Weights, teachers: Sequence[Rows]) -> dict[str, Any]:
         """E epochs of ESD from ``weights``; the student's weights."""
         options, pixels = self.method, self.published_pixels()
-        rows_of = [decode_rows(sent, self.bench.device) for sent in teachers]
-        student, key = self.network, self.bench.network(self.encoder, "momentum")
+        rows_of = [decode_rows(sent, self.context.device) for sent in teachers]
+        student, key = self.network, self.context.network(self.encoder, "momentum")
         for network in (student, key):
             unpack(weights, network)
             network.train()
@@ -263,7 +263,7 @@ class Service(Embedding):
     def filled_queue(self, key: Network, pixels: Tensor, size: int, batch: int, draws: torch.Generator) -> AnchorQueue:
         """The queue before the first step: keys of ``size`` different images."""
         order = numpy_generator(self.config.seed, self.round, self.id, self.operation, "warm up")
-        positions = torch.from_numpy(order.permutation(len(pixels))[:size]).to(self.bench.device)
+        positions = torch.from_numpy(order.permutation(len(pixels))[:size]).to(self.context.device)
         parts = torch.tensor_split(positions, min(math.ceil(size / batch), size // 2))  # BatchNorm needs two images
         keys = [self.units(key, self.views(pixels[part], draws, 1)[0]) for part in parts]
         return AnchorQueue(torch.cat(keys), positions)

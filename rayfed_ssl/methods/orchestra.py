@@ -79,7 +79,7 @@ class Client(EncoderClient[Config]):
 
     @property
     def target(self) -> Network:
-        return self.bench.network(self.encoder, "target")
+        return self.context.network(self.encoder, "target")
 
     def cluster(self, weights: Weights, target: Weights | None) -> dict[str, Any]:
         """Local centroids (L, D) of what the downloaded target makes of this client's images."""
@@ -91,7 +91,7 @@ class Client(EncoderClient[Config]):
         """Local epochs towards the global ``centroids`` (G, D); both networks and local centroids (L, D)."""
         self.load(weights, target)
         self.remember()
-        self.fit(self.loss(torch.tensor(centroids, device=self.bench.device)))
+        self.fit(self.loss(torch.tensor(centroids, device=self.context.device)))
         return {"weights": self.weights, "target": pack(*target_modules(self.target)), "centroids": self.centroids()}
 
     def loss(self, centroids: Tensor) -> Loss:
@@ -118,7 +118,7 @@ class Client(EncoderClient[Config]):
         BatchNorm statistics stay as they were.
         """
         pixels, draws = self.pixels(), self.generator("memory")
-        rows = torch.randperm(len(pixels), generator=draws, device=self.bench.device)[: self.method.memory]
+        rows = torch.randperm(len(pixels), generator=draws, device=self.context.device)[: self.method.memory]
         target, before = self.target.train(), pack(self.target)
         (view,) = self.views(pixels[rows], draws, 1)
         self.memory_rows = F.normalize(target.project(view).float(), dim=1)
@@ -135,11 +135,11 @@ class Service(EncoderClient[Config]):
 
     def fit_global(self, centroids: np.ndarray | None, found: Sequence[np.ndarray]) -> dict[str, Any]:
         """Global centroids (G, D) fitted to everybody's local ones (L, D); None: beginning with random directions."""
-        options, x = self.method, torch.tensor(np.concatenate(found), device=self.bench.device)
+        options, x = self.method, torch.tensor(np.concatenate(found), device=self.context.device)
         if centroids is None:
             start = random_rows(options.global_clusters, x.shape[1], self.generator("centroids"))
         else:
-            start = torch.tensor(centroids, device=self.bench.device)
+            start = torch.tensor(centroids, device=self.context.device)
         fitted = fit_centroids(start, x, temperature_of(self), steps=options.fit_steps, lr=options.fit_lr)
         return {"centroids": fitted.cpu().numpy()}
 

@@ -83,7 +83,7 @@ class Client(EncoderClient[Config]):
         """A (D, D) float32 on the device: s along this client's dimensions of everybody's basis, 1 elsewhere."""
         q = orthonormal(self.config.projection_dim, generator(self.config.seed, "basis"))
         a = scaling(q, torch.tensor(self.state["subspace"]), self.method.scale)
-        return a.float().to(self.bench.device)
+        return a.float().to(self.context.device)
 
 
 class Server(MethodServer[Config]):

@@ -243,7 +243,7 @@ def _number(value: float | None) -> str:
 def markdown(comparison: Comparison, selection: Selection | None = None) -> str:
     """The table and its notes as GitHub's Markdown, first what was chosen."""
     head, rows = cells(comparison)
-    told = _told(comparison, selection)
+    told = _notes_with_choice(comparison, selection)
 
     def line(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", r"\|") for text in texts) + " |"
@@ -253,7 +253,7 @@ def markdown(comparison: Comparison, selection: Selection | None = None) -> str:
     return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in told), ""])
 
 
-def _told(comparison: Comparison, selection: Selection | None) -> list[str]:
+def _notes_with_choice(comparison: Comparison, selection: Selection | None) -> list[str]:
     """The notes; before them what was chosen."""
     said = [] if selection is None else [f"{printable(selection.sentence, 1000)}."]
     return [*said, *notes(comparison)]
@@ -266,7 +266,7 @@ def _escaped(note: str) -> str:
 def latex(comparison: Comparison, selection: Selection | None = None) -> str:
     """The table as LaTeX with booktabs rules; differences and words have rows of their own, notes are comments."""
     head, rows = cells(comparison)
-    lines = [r"% \usepackage{booktabs}", *(f"% {note}" for note in _told(comparison, selection))]
+    lines = [r"% \usepackage{booktabs}", *(f"% {note}" for note in _notes_with_choice(comparison, selection))]
     lines += [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", _texed(head), r"\midrule"]
     for row in rows:
         lines.append(_texed([cell[0] for cell in row]))

@@ -187,7 +187,9 @@ def _differing(comparison: Comparison) -> dict[str, list[str]]:
     for row in comparison.trained:
         if row.differing:
             pairs = row.differing.items()
-            told = "; ".join(f"{key} is {_said(own)} (not {_said(theirs)})" for key, (theirs, own) in pairs)
+            told = "; ".join(
+                f"{key} is {_value_or_absent(own)} (not {_value_or_absent(theirs)})" for key, (theirs, own) in pairs
+            )
             found.setdefault(told, []).append(row.name)
     return found
 
@@ -240,7 +242,7 @@ def _listed(items: Sequence[Any]) -> str:
     return ", ".join(printable(item) for item in items) or "none"
 
 
-def _said(value: Any) -> str:
+def _value_or_absent(value: Any) -> str:
     return "absent" if value is None else printable(value, 60)
 
 

@@ -37,7 +37,7 @@ def write(
         OSError: the disk takes no more.
     """
     tag, now = f"{GROUP}{metric}", time.time()
-    experiment, start, end = summary.hparams({key: _plain(v) for key, v in varied.items()}, {tag: 0.0})
+    experiment, start, end = summary.hparams({key: _hparams_value(v) for key, v in varied.items()}, {tag: 0.0})
     events = [Event(wall_time=now, file_version="brain.Event:2")]
     events += [
         Event(wall_time=now, summary=part) for part in ((experiment, start, end) if over else (experiment, start))
@@ -51,6 +51,6 @@ def write(
     replace_file(folder / FILE, lambda draft: draft.write_bytes(stream.getvalue()))
 
 
-def _plain(value: object) -> bool | int | float | str:
+def _hparams_value(value: object) -> bool | int | float | str:
     """What HParams can show; all else, and null, as JSON."""
     return value if isinstance(value, bool | int | float | str) else json.dumps(value)

@@ -187,7 +187,7 @@ def replies(metrics: pa.Table) -> dict[str, int]:
     return {fate: round(sum(values.to_pylist())) for fate, values in found.items() if len(values)}
 
 
-def replies_told(replies: Mapping[str, int]) -> str:
+def replies_text(replies: Mapping[str, int]) -> str:
     """``52 asked for; 3 late, 5 lost in mid-round``."""
     of = ", ".join(f"{replies[fate]:,} {told}" for fate, told in FATES.items() if replies.get(fate))
     return f"{replies.get('asked', 0):,} asked for; {of or 'none late or lost'}"

@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
+from rayfed_ssl.base.annotations import Shape, shape_of_field
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.text import printable
 
@@ -57,7 +56,7 @@ _RULES = {
 }
 
 
-def shown(value: object, limit: int = 60) -> str:
+def value_text(value: object, limit: int = 60) -> str:
     """A value as an error shows it: YAML's words for true, false and null, one line, at most ``limit`` characters."""
     if value is _ABSENT:
         return "nothing"
@@ -91,29 +90,14 @@ def explain(model: type[BaseModel], document: object, error: ValidationError, or
 def kind_of(model: type[BaseModel], key: str, document: object) -> str:
     """What a key takes, in words: "text", "a path", .. or "a value" where the schema does not say."""
     shape = _place(model, key.split("."), document).shape
-    words = [_word(member) for member in (shape.members if shape else ())]
+    words = [_word(member) for member in (shape.alternatives if shape else ())]
     return " or ".join(words) or "a value"
 
 
-def _word(member: Any) -> str:
-    if isinstance(member, type) and issubclass(member, BaseModel):
-        return f"a mapping of {', '.join(member.model_fields)}"
-    return "a list" if get_origin(member) in (tuple, list) else _WORDS.get(member, "a value")
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """A place in the schema: the types allowed there (None apart) and the key that says which of them it is."""
-
-    members: tuple[Any, ...]
-    tag: str | None
-
-    @property
-    def names(self) -> list[str]:
-        """The values of the tag, one or more per member."""
-        blocks = [block for member in self.members for block in _shape(member).members]
-        tags = [block.model_fields.get(self.tag) for block in blocks if hasattr(block, "model_fields")]
-        return [str(name) for tag in tags if tag for name in get_args(tag.annotation)]
+def _word(shape: Shape) -> str:
+    if shape.form == "block":
+        return f"a mapping of {', '.join(shape.type.model_fields)}"
+    return "a list" if shape.form == "list" else _WORDS.get(shape.type, "a value")
 
 
 @dataclass(frozen=True)
@@ -121,7 +105,7 @@ class _Place:
     """Where a location leads: the user's path, the schema there, the block whose keys it came through last."""
 
     path: tuple[str, ...]
-    shape: _Shape | None
+    shape: Shape | None  # without null
     block: type[BaseModel] | None
     unions: tuple[int, ...]  # length of the path at each union whose members were all tried
 
@@ -135,48 +119,31 @@ class _Complaint:
     guess: str
 
 
-def _shape(annotation: Any, tag: object = None) -> _Shape:
-    """The shape of a type annotation; ``tag`` is a discriminator known from outside it."""
-    while True:
-        if get_origin(annotation) is Annotated:
-            annotation, *extras = get_args(annotation)
-            tag = next((extra.discriminator for extra in extras if getattr(extra, "discriminator", None)), tag)
-            continue
-        if get_origin(annotation) not in (Union, UnionType):
-            return _Shape((annotation,), None)
-        members = tuple(member for member in get_args(annotation) if member is not NoneType)
-        if len(members) > 1:
-            tag = getattr(tag, "discriminator", tag)
-            return _Shape(members, tag if isinstance(tag, str) else None)
-        annotation = members[0]
-
-
 def _place(model: type[BaseModel], location: Sequence[str | int], document: object) -> _Place:
     """Follow ``location`` through schema and document, leaving out the labels that pydantic put in for unions."""
-    place, value = _Place((), _Shape((model,), None), model, ()), document
+    place, value = _Place((), Shape("block", model), model, ()), document
     for part in location:
-        shape, kind = place.shape, place.shape.members[0] if place.shape else None
+        shape = place.shape
         if shape and shape.tag:
-            chosen = [member for member in shape.members if str(part) in _Shape((member,), shape.tag).names]
-            place = replace(place, shape=_shape(chosen[0]) if chosen else None)
+            chosen = [member for member in shape.alternatives if str(part) in replace(shape, parts=(member,)).names]
+            place = replace(place, shape=chosen[0].without_null if chosen else None)
             continue
-        if shape and len(shape.members) > 1:
-            chosen = [member for member in shape.members if _labelled(member, str(part))]
-            inner = _shape(chosen[0]) if chosen else None
+        if shape and shape.form == "union":
+            chosen = [member for member in shape.alternatives if _labelled(member, str(part))]
+            inner = chosen[0].without_null if chosen else None
             place = replace(place, shape=inner, unions=(*place.unions, len(place.path)))
             continue
-        following: _Shape | None = None
+        following: Shape | None = None
         block = place.block
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            block = kind
-            field = kind.model_fields.get(str(part))
-            following = _of_field(field, _entry(value, part)) if field else None
-        elif get_origin(kind) in (tuple, list, set, frozenset) and isinstance(part, int):
-            inner_kinds = [inner for inner in get_args(kind) if inner is not Ellipsis]
-            inner_kind = inner_kinds[part] if part < len(inner_kinds) else inner_kinds[-1]
-            following = _among(get_args(inner_kind)[1:], _entry(value, part)) or _shape(inner_kind)
-        elif get_origin(kind) in (dict, Mapping) and part != "[key]":
-            following = _shape(get_args(kind)[1])
+        if shape and shape.form == "block":
+            block = shape.type
+            field = shape.type.model_fields.get(str(part))
+            following = _chosen(shape_of_field(field), _entry(value, part)) if field else None
+        elif shape and shape.form == "list" and isinstance(part, int):
+            inner = shape.parts[min(part, len(shape.parts) - 1)] if shape.parts else None
+            following = _chosen(inner, _entry(value, part)) if inner else None
+        elif shape and shape.form == "mapping" and part != "[key]":
+            following = shape.parts[1].without_null
         elif not _holds(value, part):
             continue  # a label that the annotation does not show
         place = replace(place, path=(*place.path, str(part)), shape=following, block=block)
@@ -184,25 +151,24 @@ def _place(model: type[BaseModel], location: Sequence[str | int], document: obje
     return place
 
 
-def _of_field(field: FieldInfo, value: object) -> _Shape:
-    return _among(field.metadata, value) or _shape(field.annotation, field.discriminator)
-
-
-def _among(metadata: Iterable[object], value: object) -> _Shape | None:
-    """The shape of a block that a ``OneOf`` in ``metadata`` chose by its name; of all its kinds for an unknown name."""
-    choice = next((extra for extra in metadata if isinstance(extra, OneOf)), None)
+def _chosen(shape: Shape, value: object) -> Shape:
+    """The shape without null; of one that is marked ``OneOf``, the block that the name in ``value`` chooses, or all its
+    kinds for an unknown name.
+    """
+    choice = next((mark for mark in shape.marks if isinstance(mark, OneOf)), None)
     if choice is None:
-        return None
+        return shape.without_null
     kinds, name = choice.kinds(), choice.named(value)
     if isinstance(name, str) and name in kinds:
-        return _Shape((kinds[name],), None)
-    return _Shape(tuple(dict.fromkeys(kinds.values())), "name")
+        return Shape("block", kinds[name])
+    blocks = tuple(Shape("block", kind) for kind in dict.fromkeys(kinds.values()))
+    return Shape("union", parts=blocks, tag="name")
 
 
-def _labelled(member: Any, label: str) -> bool:
-    """Whether pydantic's ``label`` (such as ``str``, ``tuple[str, ...]``, ``literal['auto']``) may mean ``member``."""
-    origin = get_origin(_shape(member).members[0]) or _shape(member).members[0]
-    name = "literal" if origin is Literal else getattr(origin, "__name__", str(origin))
+def _labelled(shape: Shape, label: str) -> bool:
+    """Whether pydantic's ``label`` (such as ``str``, ``tuple[str, ...]``, ``literal['auto']``) may mean ``shape``."""
+    first = shape.without_null.alternatives[0]
+    name = "literal" if first.form == "values" else getattr(first.type, "__name__", str(first.type))
     return re.search(rf"(^|[\s,(]){re.escape(name)}($|[\[\],)])", label) is not None
 
 
@@ -227,7 +193,7 @@ def _complaint(model: type[BaseModel], document: object, details: Any) -> _Compl
         keys = list(place.block.model_fields) if place.block else []
         rule, guess = f"unknown key, allowed here: {', '.join(keys)}", closest(path[-1], keys)
     elif kind in ("union_tag_invalid", "union_tag_not_found") and place.shape and place.shape.tag:
-        path, choices = (*path, place.shape.tag), place.shape.names
+        path, choices = (*path, place.shape.tag), list(place.shape.names)
         value = context.get("tag", _ABSENT)
         rule, guess = f"must be one of {', '.join(choices)}", closest(value, choices)
     elif kind in ("literal_error", "enum"):
@@ -244,7 +210,7 @@ def _complaint(model: type[BaseModel], document: object, details: Any) -> _Compl
     else:
         rule = details["msg"][:1].lower() + details["msg"][1:]
     whole_block = kind in ("value_error", "assertion_error") and isinstance(value, Mapping)
-    return _Complaint(path, place.unions, None if whole_block else shown(value), rule, guess)
+    return _Complaint(path, place.unions, None if whole_block else value_text(value), rule, guess)
 
 
 def _united(complaints: Sequence[_Complaint]) -> list[_Complaint]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.settings.errors import closest, explain, shown
+from rayfed_ssl.settings.errors import closest, explain, value_text
 from rayfed_ssl.settings.plain_yaml import Dumper, parse, problem
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -54,7 +54,7 @@ def read(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise UserError(f"{printable(path)}: {problem(error)}; must be YAML with each key once") from None
     if not isinstance(document, dict):
-        found = "an empty file" if document is None else shown(document)
+        found = "an empty file" if document is None else value_text(document)
         raise UserError(f"{printable(path)}: found {found}; must be a mapping of keys to values")
     return document
 
@@ -87,20 +87,22 @@ def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection
     if profiles is None:
         if profile is not None and profile != base.get("profile"):
             resolved = f" (it was resolved with {base['profile']!r})" if base.get("profile") is not None else ""
-            raise UserError(f"profile: found {shown(profile)}; this config offers no profiles{resolved}")
+            raise UserError(f"profile: found {value_text(profile)}; this config offers no profiles{resolved}")
         return base
     if not isinstance(profiles, Mapping):
-        raise UserError(f"profiles: found {shown(profiles)}; must be a mapping of names to keys")
+        raise UserError(f"profiles: found {value_text(profiles)}; must be a mapping of names to keys")
     chosen = profile if profile is not None else base.get("profile")
     chosen = "cpu" if chosen is None else chosen
     if not isinstance(chosen, str) or chosen not in profiles:
         raise UserError(
-            f"profile: found {shown(chosen)}; must be one of {printable(', '.join(profiles))}"
+            f"profile: found {value_text(chosen)}; must be one of {printable(', '.join(profiles))}"
             f"{printable(closest(chosen, profiles))}"
         )
     changes = {} if profiles[chosen] is None else profiles[chosen]
     if not isinstance(changes, Mapping):
-        raise UserError(f"profiles.{printable(chosen)}: found {shown(changes)}; must be a mapping of keys to values")
+        raise UserError(
+            f"profiles.{printable(chosen)}: found {value_text(changes)}; must be a mapping of keys to values"
+        )
     return {**merge(base, changes, tagged), "profile": chosen}
 
 
@@ -115,12 +117,12 @@ def parse_overrides(items: Sequence[str]) -> dict[str, object]:
         key, equals, text = item.partition("=")
         key = key.strip()
         if not equals or not re.fullmatch(r"[^\s.]+(\.[^\s.]+)*", key):
-            raise UserError(f"command line: found {shown(item)}; must be key=value, such as train.rounds=3")
+            raise UserError(f"command line: found {value_text(item)}; must be key=value, such as train.rounds=3")
         try:
             value = "?" if text.strip() == "?" else parse(text)  # the question; YAML reads it as a key without a name
         except yaml.YAMLError as error:
             raise UserError(
-                f"{printable(key)}: found {shown(text)}; must be a YAML value, text with signs in quotes "
+                f"{printable(key)}: found {value_text(text)}; must be a YAML value, text with signs in quotes "
                 f"({problem(error)})"
             ) from None
         overrides.pop(key, None)
@@ -171,7 +173,7 @@ def validate(model: type[Model], document: Mapping[str, Any], *, origin: str) ->
     except ValidationError as error:
         raise ConfigError("\n".join(explain(model, document, error, origin))) from None
     if lines := [
-        f"{printable(path)}: found {shown(value)}; must be a number"
+        f"{printable(path)}: found {value_text(value)}; must be a number"
         for path, value in _lost_flags(document, config, ())
     ]:
         raise ConfigError("\n".join(lines))
@@ -249,9 +251,11 @@ def _key(container: Any, path: tuple[str, ...], depth: int) -> str | int:
         return part
     parent = printable(".".join(path[:depth]))
     if not isinstance(container, list):
-        raise UserError(f"{whole}: found {parent} set to {shown(container)}; only a mapping or a list has keys")
+        raise UserError(f"{whole}: found {parent} set to {value_text(container)}; only a mapping or a list has keys")
     if not part.isdecimal() or int(part) >= len(container):
-        raise UserError(f"{whole}: found index {shown(part)}; {parent} is a list of {len(container)}, counted from 0")
+        raise UserError(
+            f"{whole}: found index {value_text(part)}; {parent} is a list of {len(container)}, counted from 0"
+        )
     return int(part)
 
 

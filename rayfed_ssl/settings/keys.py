@@ -14,12 +14,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rayfed_ssl.base.annotations import Shape, shape_of_field
 from rayfed_ssl.base.choice import BlocksOf, NameOf, OneOf, Short
 from rayfed_ssl.base.schema import UserError, texts
 
@@ -89,12 +89,12 @@ def _walk(
 
 
 def _of_field(field: FieldInfo, own: str, path: tuple[str, ...], when: tuple[tuple[str, str], ...]) -> Iterator[Key]:
-    members = list(_members(field.annotation, tuple(field.metadata)))
-    type_, allowed = _in_words(members)
-    inner = [place for member, extras in members for place in _blocks(member, extras)]
+    shape = shape_of_field(field)
+    type_, allowed = _in_words(shape)
+    inner = [place for member in shape.members() for place in _blocks(member)]
     text = "\n\n".join(dict.fromkeys(filter(None, [own, *(place.text for place in inner)])))
     required = field.is_required()
-    default = None if required else _plain(field.get_default(call_default_factory=True))
+    default = None if required else _default_as_json(field.get_default(call_default_factory=True))
     whole = [place for place in inner if not place.steps]
     if whole and not required and not _differs(field.get_default(call_default_factory=True)):
         default = {}
@@ -140,95 +140,67 @@ class _Blocks:
                 yield from _walk(kind, (*path, name), when)
 
 
-def _blocks(member: Any, extras: tuple[Any, ...]) -> Iterator[_Blocks]:
+def _blocks(shape: Shape) -> Iterator[_Blocks]:
     """The blocks that stand at a member of a key's type, or in its list or mapping."""
-    for extra in extras:
-        if isinstance(extra, OneOf):
-            yield _Blocks(extra.kinds())
+    for mark in shape.marks:
+        if isinstance(mark, OneOf):
+            yield _Blocks(mark.kinds())
             return
-        if isinstance(extra, BlocksOf):
-            yield _Blocks(extra.kinds(), named=False)
+        if isinstance(mark, BlocksOf):
+            yield _Blocks(mark.kinds(), named=False)
             return
-    if isinstance(member, _Chosen):
-        yield _Blocks(member.kinds)
-    elif inspect.isclass(member) and issubclass(member, BaseModel):
-        yield _Blocks({"": member})
-    elif get_origin(member) in (tuple, dict):
-        arguments, step = get_args(member), "N" if get_origin(member) is tuple else "KEY"
-        for inner, more in _members(arguments[0] if step == "N" else arguments[1], ()):
-            for place in _blocks(inner, more):
+    if shape.form == "union":
+        yield _Blocks(shape.names)
+    elif shape.form == "block":
+        yield _Blocks({"": shape.type})
+    elif shape.form in ("list", "mapping") and shape.parts:
+        step, entry = ("N", shape.parts[0]) if shape.form == "list" else ("KEY", shape.parts[1])
+        for member in entry.members():
+            for place in _blocks(member):
                 yield _Blocks(place.kinds, (step, *place.steps), place.named)
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """The members of a union of blocks that a ``name`` tells apart."""
-
-    kinds: Mapping[str, type[BaseModel]]
-
-
-def _members(annotation: Any, extras: tuple[Any, ...], tag: object = None) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The types of a union with what is annotated of each."""
-    if get_origin(annotation) is Annotated:
-        annotation, *more = get_args(annotation)
-        flat = [part for extra in more for part in (extra.metadata if isinstance(extra, FieldInfo) else [extra])]
-        tagged = [extra.discriminator for extra in more if getattr(extra, "discriminator", None)]
-        yield from _members(annotation, (*extras, *flat), tagged[0] if tagged else tag)
-    elif get_origin(annotation) in (Union, UnionType):
-        parts = get_args(annotation)
-        blocks = [part for part in parts if inspect.isclass(part) and issubclass(part, BaseModel)]
-        if len(blocks) > 1:
-            yield (
-                _Chosen({name: part for part in blocks for name in get_args(part.model_fields["name"].annotation)}),
-                (),
-            )
-            parts = tuple(part for part in parts if part not in blocks)
-        for part in parts:
-            yield from _members(part, () if part is NoneType else extras, tag)
-    else:
-        yield annotation, extras
-
-
-def _in_words(members: Iterable[tuple[Any, tuple[Any, ...]]]) -> tuple[str, str]:
+def _in_words(shape: Shape) -> tuple[str, str]:
     """The type and what is allowed of it."""
     types, rules = [], []
-    for member, extras in members:
-        type_, rule = _word(member, extras)
+    for member in shape.members():
+        type_, rule = _word(member)
         types.append(type_)
         rules.append(rule)
     return " or ".join(dict.fromkeys(types)), "; ".join(dict.fromkeys(filter(None, rules)))
 
 
-def _word(member: Any, extras: tuple[Any, ...]) -> tuple[str, str]:
-    if member is NoneType:
-        return "null", ""
-    for extra in extras:
-        if isinstance(extra, OneOf):
-            return BLOCK, f"name: {', '.join(extra.kinds())}"
-        if isinstance(extra, BlocksOf):
+def _word(shape: Shape) -> tuple[str, str]:
+    """The type of one member, and what is allowed of it."""
+    for mark in shape.marks:
+        if isinstance(mark, OneOf):
+            return BLOCK, f"name: {', '.join(mark.kinds())}"
+        if isinstance(mark, BlocksOf):
             return "mapping", ""
-        if isinstance(extra, NameOf):
-            return "text", ", ".join(extra.names()) + (f", {extra.others}" if extra.others else "")
-        if isinstance(extra, Short):
-            return f"{BLOCK} or text", ", ".join(extra.names() if extra.names is not None else ())
-    if isinstance(member, _Chosen):
-        return BLOCK, f"name: {', '.join(member.kinds)}"
-    if inspect.isclass(member) and issubclass(member, BaseModel):
-        return BLOCK, ""
-    arguments = get_args(member)
-    if get_origin(member) is Literal and arguments in ((False,), (True,)):
-        return _yaml(arguments[0]), ""
-    if get_origin(member) is Literal:
-        return _WORDS[type(arguments[0])], ", ".join(_yaml(choice) for choice in arguments)
-    if get_origin(member) is tuple:
-        inner = [_in_words(_members(part, ())) for part in arguments if part is not Ellipsis]
-        rules = "; ".join(dict.fromkeys(filter(None, [*(rule for _, rule in inner), _bounds(extras)])))
-        names = list(dict.fromkeys(name for name, _ in inner))
-        count = "" if Ellipsis in arguments else f"{len(arguments)} "
-        return f"list of {count}{' or '.join(_MANY.get(name, name) for name in names)}", rules
-    if get_origin(member) is dict:
-        return "mapping", _bounds(extras)
-    return _WORDS.get(member, "any value"), _bounds(extras)
+        if isinstance(mark, NameOf):
+            return "text", ", ".join(mark.names()) + (f", {mark.others}" if mark.others else "")
+        if isinstance(mark, Short):
+            return f"{BLOCK} or text", ", ".join(mark.names() if mark.names is not None else ())
+    match shape.form:
+        case "null":
+            return "null", ""
+        case "union":
+            return BLOCK, f"name: {', '.join(shape.names)}"
+        case "block":
+            return BLOCK, ""
+        case "values" if shape.values in ((False,), (True,)):
+            return _yaml(shape.values[0]), ""
+        case "values":
+            return _WORDS[type(shape.values[0])], ", ".join(_yaml(choice) for choice in shape.values)
+        case "list":
+            inner = [_in_words(part) for part in shape.parts]
+            rules = "; ".join(dict.fromkeys(filter(None, [*(rule for _, rule in inner), _bounds(shape.marks)])))
+            names = list(dict.fromkeys(name for name, _ in inner))
+            count = "" if shape.open else f"{len(shape.parts)} "
+            return f"list of {count}{' or '.join(_MANY.get(name, name) for name in names)}", rules
+        case "mapping":
+            return "mapping", _bounds(shape.marks)
+    return _WORDS.get(shape.type, "any value"), _bounds(shape.marks)
 
 
 def _bounds(extras: Iterable[Any]) -> str:
@@ -261,7 +233,7 @@ def _differs(default: Any) -> bool:
         return True
 
 
-def _plain(value: Any) -> Any:
+def _default_as_json(value: Any) -> Any:
     """A default as JSON; of a block the keys that differ from its own defaults."""
     if isinstance(value, BaseModel):
         dumped = value.model_dump(mode="json", exclude_defaults=True)

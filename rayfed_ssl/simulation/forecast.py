@@ -27,11 +27,11 @@ from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.data.store import CACHE, default_cache
-from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
+from rayfed_ssl.federated.process_context import device_name
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, local_batches
 from rayfed_ssl.methods.parts.tasks import TaskConfig

@@ -8,11 +8,11 @@ from typing import Any
 
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import FixedPointSum
-from rayfed_ssl.federated.bench import device_name
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, Each, State, Task, freeze, opened
+from rayfed_ssl.federated.process_context import device_name
 from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
 from rayfed_ssl.simulation.worker import Worker, run_chunk

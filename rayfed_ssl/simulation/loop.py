@@ -53,7 +53,7 @@ from rayfed_ssl.simulation.resuming import (
     has_results,
     rounds_in,
 )
-from rayfed_ssl.simulation.saving import Saving, published_again, take_states, without_public_images
+from rayfed_ssl.simulation.saving import RunState, Saving, published_again, without_public_images
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.timing import clock_notes
 from rayfed_ssl.storage import checkpoint, failure
@@ -111,6 +111,17 @@ class RunLoop:
         self.leaving.callback(self.cohort.close)
         self.cohort.attach(self.plugins, self.clock)
         self.cohort.on_drop = self._dropped
+        self.state = RunState(
+            self.server,
+            self.plugins,
+            {
+                "ledger": self.ledger,
+                "clock": self.clock,
+                "schedule": self.buffered,
+                "setbacks": self.cohort.failure_policy,
+                "outcomes": self.outcomes,
+            },
+        )
         if restored is not None:
             self.ended = rounds_in(folder)
             self.start = self.saving.round = self.done = self._restore(restored)
@@ -200,18 +211,11 @@ class RunLoop:
         round, folder = found
         try:
             tree, clients = checkpoint.load(folder)
-            take_states(tree, folder / "server.json", self.server, self.plugins)
-            self.ledger.restore(tree["ledger"])
-            if self.clock is not None:
-                self.clock.state = tree["clock"]
-            if self.buffered is not None:
-                self.buffered.state = tree["schedule"]
-            self.cohort.failure_policy.restore(tree.get("setbacks"))
-            self.outcomes.restore(tree.get("outcomes"))
+            published = self.state.restore(tree, folder / "server.json")
             self.cohort.restore(clients)
         except checkpoint.Damaged as error:
             raise UserError(f"{error}; remove {folder} to go on from an earlier checkpoint, or from round 0") from None
-        for name, value in published_again(tree["published"], self.federation.public).items():
+        for name, value in published_again(published, self.federation.public).items():
             self.cohort.publish(name, value)
         self.say(round, f"resumed from round {round} ({folder.name})")
         return round
@@ -315,16 +319,7 @@ class RunLoop:
         evaluations, or none.
         """
         self.collect(wait=True)
-        tree = {
-            "server": self.server.state,
-            "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
-            "ledger": self.ledger.state(),
-            "published": without_public_images(self.cohort.published, self.federation.public),
-            "clock": self.clock and self.clock.state,
-            "schedule": self.buffered and self.buffered.state,
-            "setbacks": self.cohort.failure_policy.state,
-            "outcomes": self.outcomes.state,
-        }
+        tree = self.state.tree(without_public_images(self.cohort.published, self.federation.public))
         with self.writing(f"the checkpoint of round {t}"):
             self.recorder.commit(t)
             self.saving.write(t, tree, self.cohort.states())

@@ -23,9 +23,9 @@ from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import Federation, deal
 from rayfed_ssl.federated.measured_rows import tested_images, train_rows
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.remarks import largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
@@ -221,23 +221,23 @@ def _measured(
     other = None if data is None else printable(data.name if data.path is None else data.path)
     train, test = federation.dataset.train, federation.dataset.test
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other)
-    bench = Workbench(config, federation)
+    context = ProcessContext(config, federation)
     found = Found()
     before = dict[str, Mapping[str, float]]()
     for name, (architecture, client) in _began(config, encoders).items() if config.evaluation.rows else ():
-        before[name] = bench.evaluate(architecture, None, client=client)
+        before[name] = context.evaluate(architecture, None, client=client)
         found.note(UNTRAINED, name, f"{UNTRAINED} {name}", before[name])
     known = dict[object, dict[str, float]]()
     for one in encoders if config.evaluation.rows else []:
-        weights, client = pack(_loaded(bench, one)), one.client
+        weights, client = pack(_loaded(context, one)), one.client
         if client is None or not shareable(config.evaluation, one.architecture):
-            found.exported(one, bench.evaluate(one.architecture, weights, client=client))
+            found.exported(one, context.evaluate(one.architecture, weights, client=client))
             continue
         key = one.architecture, digest(weights.layout, weights.vector)
         if key not in known:
-            known[key] = bench.evaluate(one.architecture, weights)
+            known[key] = context.evaluate(one.architecture, weights)
         found.exported(one, evaluation.of_client(known[key], client))
-    pixels = bench.evaluate_pixels() if config.evaluation.on_pixels else None
+    pixels = context.evaluate_pixels() if config.evaluation.on_pixels else None
     if pixels is not None:
         found.document[PIXELS] = pixels
     if config.evaluation.rows:
@@ -249,7 +249,7 @@ def _measured(
                 name, some, {UNTRAINED: began, PIXELS: [pixels or {}] * len(some)}, test.labels[test.labels >= 0]
             )
     if config.evaluation.comparisons:
-        features = {one.stem: bench.features_to_compare(_loaded(bench, one)) for one in encoders}
+        features = {one.stem: context.features_to_compare(_loaded(context, one)) for one in encoders}
         found.note("accuracy", BETWEEN, BETWEEN, _compared(features, config.evaluation))
     labelled, counts = len(train_rows(federation, config)[0]), tested_images(federation, config)
     found.document["evaluation"] = {
@@ -351,8 +351,8 @@ def _configured(
     return config.model_copy(update={"model": config.model.model_copy(update={"start": None})})
 
 
-def _loaded(bench: Workbench, one: ExportedFile) -> Network:
+def _loaded(context: ProcessContext, one: ExportedFile) -> Network:
     """A network with the exported values, its heads untrained: the protocols look at the encoder only."""
-    network = bench.network(one.architecture)
+    network = context.network(one.architecture)
     load_values(network.encoder, read_safetensors(one.values), f"encoder {one.architecture!r}", str(one.values))
     return network

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from rayfed_ssl.base.text import first_line
 from rayfed_ssl.data.images import Images
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
@@ -19,6 +21,17 @@ from rayfed_ssl.settings.run import due
 from rayfed_ssl.storage import checkpoint
 
 PUBLIC = "the public images of the run"  # stands for them in a checkpoint: whoever resumes has read them again
+
+
+class Restorable(Protocol):
+    """A part of a run that lasts from round to round: the ledger, the virtual clock, .."""
+
+    @property
+    def state(self) -> Any:
+        """What a checkpoint keeps of it, as ``storage.checkpoint`` takes it."""
+
+    def restore(self, state: Any) -> None:
+        """Go on from a checkpoint's ``state``; None where the checkpoint is older than the part."""
 
 
 class Saving:
@@ -68,25 +81,53 @@ def published_again(saved: Mapping[str, Any], public: Images | None) -> dict[str
     return {**saved, **{name: public.pixels for name in named if public is not None}}
 
 
-def take_states(tree: Any, file: Path, server: MethodServer[Any], plugins: Mapping[str, ServerPlugin[Any]]) -> None:
-    """Give the server and the plug-ins the states of a checkpoint's ``tree``, which was read from ``file``.
-
-    Raises Damaged where one lacks what it began with.
+@dataclass(frozen=True)
+class RunState:
+    """What a checkpoint keeps of a run beside its clients' states: those of the server, of the plug-ins by their names,
+    of the parts by their keys in the tree. A part that the run does not have is None.
     """
-    parts = ("server", "plugins", "ledger", "published")
-    if not isinstance(tree, dict) or not all(isinstance(tree.get(part), dict) for part in parts):
-        raise checkpoint.Damaged(f"{file}: holds no {', '.join(parts)}")
-    owners: dict[str, MethodServer[Any] | ServerPlugin[Any]] = {"server": server, **plugins}
-    for name, owner in owners.items():
-        state = tree["server"] if owner is server else tree["plugins"].get(name)
-        if not isinstance(state, dict) or (missing := owner.state.keys() - state.keys()):
-            lacks = ", ".join(sorted(missing)) if isinstance(state, dict) else "all"
-            raise checkpoint.Damaged(f"{file}: the state of {name} lacks {lacks}")
-        owner.state = state
-    try:
-        server.evaluated_encoders()
-    except KeyError as error:
-        raise checkpoint.Damaged(f"{file}: the state of server lacks {error}") from None
+
+    server: MethodServer[Any]
+    plugins: Mapping[str, ServerPlugin[Any]]
+    parts: Mapping[str, Restorable | None]
+
+    def tree(self, published: Mapping[str, Any]) -> dict[str, Any]:
+        """The tree for ``storage.checkpoint``, with what was published, as :func:`without_public_images` has it."""
+        return {
+            "server": self.server.state,
+            "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
+            "published": published,
+            **{name: None if part is None else part.state for name, part in self.parts.items()},
+        }
+
+    def restore(self, tree: Any, file: Path) -> Mapping[str, Any]:
+        """Go on from a checkpoint's ``tree``, which was read from ``file``; what was published, as the tree has it.
+
+        Raises Damaged where the server or a plug-in lacks what it began with, or a part cannot read its state.
+        """
+        needed = ("server", "plugins", "ledger", "published")
+        if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in needed):
+            raise checkpoint.Damaged(f"{file}: holds no {', '.join(needed)}")
+        owners: dict[str, MethodServer[Any] | ServerPlugin[Any]] = {"server": self.server, **self.plugins}
+        for name, owner in owners.items():
+            state = tree["server"] if owner is self.server else tree["plugins"].get(name)
+            if not isinstance(state, dict) or (missing := owner.state.keys() - state.keys()):
+                lacks = ", ".join(sorted(missing)) if isinstance(state, dict) else "all"
+                raise checkpoint.Damaged(f"{file}: the state of {name} lacks {lacks}")
+            owner.state = state
+        try:
+            self.server.evaluated_encoders()
+        except KeyError as error:
+            raise checkpoint.Damaged(f"{file}: the state of server lacks {error}") from None
+        for name, part in self.parts.items():
+            if part is not None:
+                try:
+                    part.restore(tree.get(name))
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    why = f"{type(error).__name__}: {first_line(error)}"
+                    raise checkpoint.Damaged(f"{file}: the state of {name} cannot be read ({why})") from None
+        published: dict[str, Any] = tree["published"]
+        return published
 
 
 def _same_memory(value: object, public: Images | None) -> bool:

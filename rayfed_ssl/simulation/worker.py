@@ -18,7 +18,6 @@ from rayfed_ssl.base.weights import Resident, Weights, plain
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import BrokenFeatures, EncoderValues, outcomes_of
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.client import EncoderClient, visit_address
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import sizes
@@ -33,6 +32,7 @@ from rayfed_ssl.federated.messages import (
     State,
     Task,
 )
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.methods import METHODS, plugin_halves
 
@@ -42,8 +42,8 @@ def of_pixels(values: Mapping[str, float]) -> dict[str, float]:
     return EncoderValues({f"pixels_{tag}": value for tag, value in values.items()}, outcomes_of(values))
 
 
-class Worker(Workbench):
-    """A workbench, and the method whose clients run on it."""
+class Worker(ProcessContext):
+    """A process's context, and the method whose clients run in it."""
 
     def __init__(self, config: RunConfig, federation: Federation, published: dict[str, Any] | None = None) -> None:
         super().__init__(config, federation, published)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.base.text import amount, printable
-from rayfed_ssl.records.summary import TEST_LABELS, replies_told
+from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import plural, span
 from rayfed_ssl.report.measures import features_name
@@ -92,7 +92,7 @@ def accuracies(measured: Mapping[str, float]) -> str:
     return "  ".join(f"{name.replace(PIXELS, 'pixels ')} {value:.3f}" for name, value in measured.items())
 
 
-def shown(accuracy: float | Mapping[str, float | None] | None) -> str:
+def accuracy_text(accuracy: float | Mapping[str, float | None] | None) -> str:
     """An accuracy of a summary: the value, or the mean of the clients' with their extremes."""
     if accuracy is None:
         return "-"
@@ -100,7 +100,7 @@ def shown(accuracy: float | Mapping[str, float | None] | None) -> str:
         return f"{accuracy:.3f}"
     values = [value for value in accuracy.values() if value is not None]
     if len(values) < 2:
-        return shown(values[0] if values else None)
+        return accuracy_text(values[0] if values else None)
     return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
@@ -117,14 +117,18 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
         by = f", by {best['by']}" if best and ways else ""
         table.add_row(
             protocol,
-            shown(summary["pixels"].get(protocol)),
-            shown(summary["untrained"].get(protocol)),
-            shown(last),
+            accuracy_text(summary["pixels"].get(protocol)),
+            accuracy_text(summary["untrained"].get(protocol)),
+            accuracy_text(last),
             f"{best['value']:.3f} (round {best['round']}{by})" if best else "-",
         )
     if (rank := summary.get("features", {}).get(RANK)) is not None:
         table.add_row(
-            features_name(RANK), "-", shown(summary.get("untrained_features", {}).get(RANK)), shown(rank), "-"
+            features_name(RANK),
+            "-",
+            accuracy_text(summary.get("untrained_features", {}).get(RANK)),
+            accuracy_text(rank),
+            "-",
         )
     return table
 
@@ -133,7 +137,7 @@ def features_table(summary: Mapping[str, Any]) -> Table:
     """What describes the features, before the first round and after the last."""
     table = Table("features", "before" if "start" in summary else "untrained", "last", box=box.SIMPLE)
     for name, last in summary["features"].items():
-        table.add_row(name, shown(summary.get("untrained_features", {}).get(name)), shown(last))
+        table.add_row(name, accuracy_text(summary.get("untrained_features", {}).get(name)), accuracy_text(last))
     return table
 
 
@@ -172,7 +176,7 @@ def _by_encoder(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     tags = list(dict.fromkeys(tag for values in rows.values() for tag in values))
     table = Table("encoder", *tags, box=box.SIMPLE)
     for name, values in rows.items():
-        table.add_row(name, *(shown(values.get(tag)) for tag in tags))
+        table.add_row(name, *(accuracy_text(values.get(tag)) for tag in tags))
     return table
 
 
@@ -217,7 +221,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
     failed, replies = summary.get("dropped", {}), summary.get("replies")
     lines = {
         **({"virtual time": span(summary["virtual_s"])} if "virtual_s" in summary else {}),
-        **({"replies": replies_told(replies)} if replies else {}),
+        **({"replies": replies_text(replies)} if replies else {}),
         **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         **({"try next": TRY_NEXT} if found is not None and found.kind not in (None, BETTER) else {}),

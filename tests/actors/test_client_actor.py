@@ -146,8 +146,8 @@ def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: Cl
     result, states = asked(crowded, AVERAGING if averaged else None)
     chunk = result.chunk
     assert result.has_state == [True] * 3
-    assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]  # alone in a workbench of its own
-    assert [bench.on_device.room > 0 for bench in Crowded.opened] == [True, False]  # and without images of others
+    assert [worker.asked for worker in Crowded.opened] == [[0, 1, 2], [1]]  # alone in a worker of its own
+    assert [worker.on_device.room > 0 for worker in Crowded.opened] == [True, False]  # and without images of others
     assert not chunk.errors
     assert [result.client for result in chunk.results] == [0, 1, 2]
     assert states == [{"seen": 8}, {"seen": 7}, {"seen": 6}]
@@ -158,7 +158,7 @@ def test_who_runs_out_of_memory_is_tried_again_alone(averaged: bool, crowded: Cl
 
 def test_what_is_large_is_left_also_by_who_is_tried_again(crowded: ClientActor) -> None:
     result, (omitted, *states) = asked(crowded, None, values=10_000, omits=True)
-    assert [bench.asked for bench in Crowded.opened] == [[0, 1, 2], [1]]
+    assert [worker.asked for worker in Crowded.opened] == [[0, 1, 2], [1]]
     assert states == [{"seen": 8}, {"seen": 7}, {"seen": 6}]
     assert [o.reply["weights"] for o in result.chunk.results] == [
         OmittedValue((c, "weights"), 40_000) for c in range(3)

@@ -54,8 +54,8 @@ CONFIG = tiny("fedbyol", clients__count=6)
 Made = Callable[..., RayCohort]
 
 
-class Bench(Worker):
-    """The real workbench with a few operations beside the method's own."""
+class ExtendedWorker(Worker):
+    """The real worker with a few operations beside the method's own."""
 
     def execute(
         self, operation: str, client: int, round: int, message: Mapping[str, Any], state: State | None, visit: int = 0
@@ -149,7 +149,7 @@ def made(pool: Pool, federation: Federation) -> Iterator[Made]:
     cohorts: list[RayCohort] = []
 
     def make(config: RunConfig = CONFIG, **options: Any) -> RayCohort:
-        cohorts.append(RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench, **options))
+        cohorts.append(RayCohort(config, federation, Ledger(), pool, keep=True, factory=ExtendedWorker, **options))
         return cohorts[-1]
 
     yield make
@@ -159,7 +159,7 @@ def made(pool: Pool, federation: Federation) -> Iterator[Made]:
 
 def local(federation: Federation, config: RunConfig = CONFIG) -> LocalCohort:
     cohort = LocalCohort(config, federation, Ledger())
-    cohort.worker = Bench(config, federation)
+    cohort.worker = ExtendedWorker(config, federation)
     return cohort
 
 
@@ -314,7 +314,7 @@ def echoed(cohort: Cohort, replies: list[Reply]) -> list[list[float]]:
 def test_what_is_large_in_replies_is_passed_on_without_being_read(made: Made, federation: Federation) -> None:
     cohort, whom = made(), (0, 2, 3, 5)
     local = LocalCohort(CONFIG, federation, Ledger())
-    local.worker = Bench(CONFIG, federation)
+    local.worker = ExtendedWorker(CONFIG, federation)
     (total, replies), (expected, others) = passed_on(cohort, whom), passed_on(local, whom)
     for name in ("rows", "weights", "few", "writeable", "word"):
         np.testing.assert_array_equal(total[name], expected[name])
@@ -446,7 +446,7 @@ def test_states_go_in_and_out_and_wait_for_the_end_of_the_round(made: Made) -> N
 
 def test_a_state_that_is_emptied_stays_empty(made: Made, federation: Federation) -> None:
     in_process = LocalCohort(CONFIG, federation, Ledger())
-    in_process.worker = Bench(CONFIG, federation)
+    in_process.worker = ExtendedWorker(CONFIG, federation)
     for cohort in (made(), in_process):
         for round, operation in enumerate(("count", "forget", "count"), start=1):
             cohort.begin_round(round, (0, 3))

@@ -50,7 +50,7 @@ SYSTEM = {
 }
 
 
-def bench(config: RunConfig, federation: Federation) -> Worker:
+def worker_of(config: RunConfig, federation: Federation) -> Worker:
     """A worker whose clients reply with noise of their own."""
 
     class Noise(Worker):
@@ -118,10 +118,10 @@ def main() -> None:
         config = tiny("fedbyol", clients__count=24, data__limit=240)
         federation = deal(config)
         here = LocalCohort(config, federation, Ledger())
-        here.worker = bench(config, federation)
+        here.worker = worker_of(config, federation)
         expected = digest(here, federation)
         plan = Plan(actors, cpus=0.5, gpus=0.0, threads=1, strategy="SPREAD")
-        cohort = RayCohort(config, federation, Ledger(), Pool(plan, reserve(plan, 120)), factory=bench)
+        cohort = RayCohort(config, federation, Ledger(), Pool(plan, reserve(plan, 120)), factory=worker_of)
         sums.DIRECT_BYTES = 0
         if sys.argv[3:] == ["kill"]:
             sums.merged_where_they_lie = killing(others[-1].all_processes["raylet"][0].process.pid)

@@ -57,7 +57,7 @@ def awaited(path: Path, limit_s: float = 120.0) -> None:
     assert until(path.exists, limit_s, 0.02), f"nobody made {path}"
 
 
-class Bench(Worker):
+class ExtendedWorker(Worker):
     """Operations that end their process, the first ``times`` times a victim is asked."""
 
     def execute(
@@ -128,7 +128,9 @@ def made(pool: Pool, federation: Federation, said: list[str]) -> Iterator[Made]:
 
     def make(config: RunConfig = CONFIG) -> RayCohort:
         pool.replaced = 0
-        cohorts.append(RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench, say=said.append))
+        cohorts.append(
+            RayCohort(config, federation, Ledger(), pool, keep=True, factory=ExtendedWorker, say=said.append)
+        )
         return cohorts[-1]
 
     yield make
@@ -141,7 +143,7 @@ def test_a_call_that_dies_is_repeated_with_the_same_result(
     verb: str, made: Made, federation: Federation, tmp_path: Path, said: list[str]
 ) -> None:
     local = LocalCohort(CONFIG, federation, Ledger())
-    local.worker, cohort = Bench(CONFIG, federation), made()
+    local.worker, cohort = ExtendedWorker(CONFIG, federation), made()
     results = []
     for where, victims in ((local, []), (cohort, [2])):
         log = tmp_path / f"log-{len(victims)}"
@@ -215,7 +217,7 @@ def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: P
     """With 18 clients and two actors a call of a mean has three clients."""
     config = tiny("fedbyol", clients__count=18, data__limit=240, on_client_error="drop")
     federation = deal(config)
-    cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench)
+    cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=ExtendedWorker)
     try:
         cohort.begin_round(1, federation.clients)
         message: dict[str, Any] = {"log": str(tmp_path / "log"), "victims": [7], "times": 99}
@@ -265,7 +267,7 @@ def test_quick_clients_that_shared_a_call_reply_in_order_though_one_is_dropped(p
         "fedbyol", clients__count=18, data__limit=240, on_client_error="drop", resources__client_timeout_s=4.0
     )
     federation = deal(config)
-    cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=Bench)
+    cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=ExtendedWorker)
     try:
         cohort.begin_round(1, federation.clients)
         assert len(list(cohort.ask("linger", victims=[]))) == 18
@@ -354,7 +356,7 @@ def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType)
 
 @dataclass(frozen=True)
 class Trapped:
-    """Makes workbenches whose clients note that they begin; in round 3 they wait until somebody was killed."""
+    """Makes workers whose clients note that they begin; in round 3 they wait until somebody was killed."""
 
     folder: Path
 

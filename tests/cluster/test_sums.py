@@ -53,7 +53,7 @@ def pool(ray_session: ModuleType) -> Iterator[Pool]:
 @pytest.fixture
 def cohort(pool: Pool, federation: Federation) -> Iterator[RayCohort]:
     pool.replaced = 0
-    made = RayCohort(CONFIG, federation, Ledger(), pool, keep=True, factory=faults.Bench)
+    made = RayCohort(CONFIG, federation, Ledger(), pool, keep=True, factory=faults.ExtendedWorker)
     yield made
     made.close()
 
@@ -82,7 +82,7 @@ def two_rounds(
 @pytest.fixture
 def expected(federation: Federation, tmp_path: Path) -> tuple[Any, ...]:
     local = LocalCohort(CONFIG, federation, Ledger())
-    local.worker = faults.Bench(CONFIG, federation)
+    local.worker = faults.ExtendedWorker(CONFIG, federation)
     return two_rounds(local, federation, tmp_path / "local", [])
 
 

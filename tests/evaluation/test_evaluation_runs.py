@@ -25,8 +25,8 @@ from rayfed_ssl.config import load
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.sources import load as load_images
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.settings.located import located
 from rayfed_ssl.simulation import reevaluation
@@ -45,31 +45,31 @@ SEMI = {"fractions": [0.5], "epochs": 1, "batch_size": 16}
 
 def test_encoders_are_measured_in_eval_mode_and_left_as_they_were() -> None:
     config = tiny("fedsimclr")
-    bench = Workbench(config, deal(config))
-    network = bench.network("small_cnn_bn")
+    context = ProcessContext(config, deal(config))
+    network = context.network("small_cnn_bn")
     draws = torch.Generator().manual_seed(0)
     for name, buffer in network.encoder.named_buffers():  # running statistics that no batch has
         if "running" in name:
             buffer.uniform_(0.5, 2.0, generator=draws)
     weights = pack(network)
-    bench.network("small_cnn_bn", "evaluated").train()
-    value = bench.evaluate("small_cnn_bn", weights)["knn"]
-    evaluated = bench.network("small_cnn_bn", "evaluated")
+    context.network("small_cnn_bn", "evaluated").train()
+    value = context.evaluate("small_cnn_bn", weights)["knn"]
+    evaluated = context.network("small_cnn_bn", "evaluated")
     assert np.array_equal(pack(evaluated).vector, weights.vector)
 
     network.eval()
-    data = bench.federation.dataset
+    data = context.federation.dataset
     features = []
     for images in (data.train, data.test):
         pixels = torch.tensor(np.array(images.pixels)).permute(0, 3, 1, 2)
         with torch.no_grad():
-            features.append(network.encoder(clean(pixels, bench.recipe)))
+            features.append(network.encoder(clean(pixels, context.recipe)))
     labels = [torch.tensor(images.labels) for images in (data.train, data.test)]
     assert value == knn_accuracy(features[0], labels[0], features[1], labels[1], classes=10)
     network.train()
     with torch.no_grad():
         wrong = [
-            network.encoder(clean(torch.tensor(np.array(p.pixels)).permute(0, 3, 1, 2), bench.recipe))
+            network.encoder(clean(torch.tensor(np.array(p.pixels)).permute(0, 3, 1, 2), context.recipe))
             for p in (data.train, data.test)
         ]
     assert value != knn_accuracy(wrong[0], labels[0], wrong[1], labels[1], classes=10)
@@ -112,16 +112,16 @@ def test_nobody_holds_what_is_held_out(public: dict[str, object]) -> None:
         assert federation.public_indices is not None
         others.append(federation.public_indices)
     assert sorted(np.concatenate([held_out, *others]).tolist()) == list(range(160))
-    bench = Workbench(config, federation)
-    frozen = bench.frozen(bench.network("small_cnn_bn"))
-    material = bench.material(frozen)
+    context = ProcessContext(config, federation)
+    frozen = context.frozen(context.network("small_cnn_bn"))
+    material = context.material(frozen)
     assert sorted([*material.train.rows.tolist(), *held_out.tolist()]) == list(range(160))
     assert (
         material.tests["select/"].rows.tolist()
         == held_out.tolist()
         == sorted(set(range(160)) - set(material.pool_rows))
     )
-    assert list(bench.material(None).tests) == [""]
+    assert list(context.material(None).tests) == [""]
 
 
 def test_a_run_records_held_out_values_features_and_what_chose_the_best(tmp_path: Path) -> None:

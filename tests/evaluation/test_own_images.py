@@ -20,8 +20,8 @@ from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.evaluation import Split, by_client
 from rayfed_ssl.evaluation.material import Material
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.records.figures import client_matrix, label_histogram
 from rayfed_ssl.records.tables import read_metrics
@@ -128,10 +128,10 @@ def test_clients_with_own_images_of_one_class_are_counted(tmp_path: Path) -> Non
 def by_hand(settings: RunConfig, encoder: Any, client: int) -> float:
     """The nearest-neighbour accuracy on one client's own test images, nothing else extracted."""
     federation = deal(settings)
-    bench = Workbench(settings, federation)
-    network = bench.network("small_cnn_bn")
+    context = ProcessContext(settings, federation)
+    network = context.network("small_cnn_bn")
     network.encoder.load_state_dict(encoder.state_dict())
-    frozen = bench.frozen(network)
+    frozen = context.frozen(network)
     train, test = federation.dataset.train, federation.dataset.test
     own = np.flatnonzero(test.clients == client)
     return knn_accuracy(

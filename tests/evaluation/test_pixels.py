@@ -16,9 +16,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Material, Protocol, Split, pixels
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.measured_rows import train_rows
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.simulation.evaluation_file import added
 from tests.evaluation.test_evaluation_knn import loop_accuracy
 from tests.tiny import run_locally, tiny
@@ -74,7 +74,7 @@ def test_knn_of_pixels_is_the_loops_and_scikit_learns(size: int) -> None:
         "fedsimclr", data__image_size=size, evaluation__knn={"k": 7, "temperature": 0.5},
         evaluation__metrics=["accuracy", "balanced_accuracy", "auc"], evaluation__train_images=120,
     )  # fmt: skip
-    found = Workbench(config, deal(config)).evaluate_pixels()
+    found = ProcessContext(config, deal(config)).evaluate_pixels()
     x, y, seen, labels = truth(config)
     assert len(x) == 120
     assert found["knn"] == pytest.approx(loop_accuracy(x, y, seen, labels, 7, 0.5), abs=1e-12)
@@ -88,7 +88,7 @@ def test_knn_of_pixels_is_the_loops_and_scikit_learns(size: int) -> None:
 
 def test_linear_of_pixels_is_near_scikit_learns_logistic_regression() -> None:
     config = tiny("fedsimclr", evaluation__protocols=["linear"], data__limit=1000, data__test_limit=400)
-    found = Workbench(config, deal(config)).evaluate_pixels()
+    found = ProcessContext(config, deal(config)).evaluate_pixels()
     x, y, seen, labels = truth(config)
     scale = x.std(0) + (x.std(0) == 0)
     model = LogisticRegression(max_iter=2000).fit((x - x.mean(0)) / scale, y)
@@ -121,7 +121,7 @@ def test_pixels_that_a_plane_separates_are_separated() -> None:
 
 def test_clusters_of_pixels_know_something_of_classes() -> None:
     config = tiny("fedsimclr", evaluation__protocols=["cluster"])
-    found = Workbench(config, deal(config)).evaluate_pixels()
+    found = ProcessContext(config, deal(config)).evaluate_pixels()
     assert set(found) == {"cluster_nmi", "cluster_ari"}
     labels = truth(config)[3]
     guessed = normalized_mutual_info_score(labels, np.random.default_rng(0).permutation(labels))
@@ -131,12 +131,12 @@ def test_clusters_of_pixels_know_something_of_classes() -> None:
 def test_fewshot_of_small_images_reads_bytes_as_it_always_did() -> None:
     """Of values divided by 255 the last bits, and with them single answers, may differ."""
     config = tiny("fedsimclr", evaluation__protocols=["fewshot"])
-    bench = Workbench(config, deal(config))
-    assert bench.material(None).train.features.dtype == torch.uint8
+    context = ProcessContext(config, deal(config))
+    assert context.material(None).train.features.dtype == torch.uint8
     row = PROTOCOLS["fewshot"]
     assert isinstance(row, Protocol)
     assert row.pixels is pixels.flattened
-    assert bench.evaluate_pixels() == row.measure(bench.material(None), config.evaluation.fewshot)
+    assert context.evaluate_pixels() == row.measure(context.material(None), config.evaluation.fewshot)
 
 
 def test_protocols_that_need_an_encoder_leave_pixels_alone(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_somebody_elses_protocol_says_itself_whether_it_reads_pixels(
         }  # fmt: skip
         monkeypatch.setattr(EvaluationConfig, "rows", property(lambda self, rows=rows: rows))
         monkeypatch.setattr(EvaluationConfig, "of", lambda self, name: self.knn if name == "knn" else Block())
-        found = Workbench(config, federation).evaluate_pixels()
+        found = ProcessContext(config, federation).evaluate_pixels()
         assert set(found) == known
-    assert Workbench(config, federation).evaluate_pixels() == found
+    assert ProcessContext(config, federation).evaluate_pixels() == found
     assert asked == ["pixels", "pixels"]
     assert found["theirs"] == pytest.approx(truth(config)[0].mean(), rel=1e-5)
     assert len(list((tmp_path / "evaluations").iterdir())) == 1

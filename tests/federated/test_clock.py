@@ -177,7 +177,7 @@ def test_time_of_several_exchanges_adds_up_and_published_bytes_travel_with_the_f
     assert (first, second) == (pytest.approx(42 + 1), pytest.approx(42))
     assert clock.now == pytest.approx(85)
     again = clock_of(five(tmp_path))
-    again.state = clock.state
+    again.restore(clock.state)
     assert again.now == clock.now
 
 

@@ -77,18 +77,18 @@ def test_training_from_what_stays_there_gives_the_same_bits(method: str, monkeyp
     def trained(config: RunConfig, room: float) -> tuple[list[np.ndarray], DeviceImages]:
         federation = deal(config)
         monkeypatch.setattr(device_images, "cap", lambda device: room / device_images.MEMORY_SHARE)
-        bench = LocalCohort(config, federation, Ledger()).worker
+        context = LocalCohort(config, federation, Ledger()).worker
         if federation.public is not None:
-            bench.published["public"] = np.array(federation.public.pixels)
+            context.published["public"] = np.array(federation.public.pixels)
         out = []
         for client in federation.clients[:2]:
-            weights = {} if method == "fedlinked" else {"weights": bench.initial(config.clients.encoder(client))}
+            weights = {} if method == "fedlinked" else {"weights": context.initial(config.clients.encoder(client))}
             operation = "represent" if method == "fedlinked" else "train"
-            result, state = bench.execute(operation, client, 1, weights, None)
+            result, state = context.execute(operation, client, 1, weights, None)
             out += [
                 np.asarray(v.vector if hasattr(v, "vector") else v) for v in (*result.reply.values(), *state.values())
             ]
-        return out, bench.on_device
+        return out, context.on_device
 
     (plain, none), (kept, images) = (trained(tiny(method), room) for room in (0.0, 1e9))
     assert not none._kept
@@ -99,16 +99,16 @@ def test_training_from_what_stays_there_gives_the_same_bits(method: str, monkeyp
 
 def test_what_is_made_for_one_operation_does_not_stay() -> None:
     config = tiny("fedsimclr")
-    bench = LocalCohort(config, deal(config), Ledger()).worker
-    bench.on_device = DeviceImages(CPU, room=1e9)
-    train = bench.federation.dataset.train.pixels
+    context = LocalCohort(config, deal(config), Ledger()).worker
+    context.on_device = DeviceImages(CPU, room=1e9)
+    train = context.federation.dataset.train.pixels
     rows = np.array([3, 1])
     for pixels, stays in ((train[:4].copy(), 0), (train, 1), (train, 1)):
-        found = bench.images(pixels, rows)
+        found = context.images(pixels, rows)
         np.testing.assert_array_equal(found.permute(0, 2, 3, 1).numpy(), np.asarray(pixels)[rows])
-        assert len(bench.on_device._kept) == stays
-    published = bench.published["public"] = train[:5].copy()
-    bench.images(published, rows)
-    assert len(bench.on_device._kept) == 2
-    whole = bench.images(train)
+        assert len(context.on_device._kept) == stays
+    published = context.published["public"] = train[:5].copy()
+    context.images(published, rows)
+    assert len(context.on_device._kept) == 2
+    whole = context.images(train)
     assert whole.shape == (len(train), train.shape[3], *train.shape[1:3])

@@ -147,7 +147,7 @@ def test_who_cannot_be_reached_keeps_its_place_in_the_queue() -> None:
     assert [flight.client for flight in sorted(slots.flights)] == [1, 3]
     assert list(slots.idle) == [0, 2]
     again = Slots([0, 1, 2, 3], 2)
-    again.state = slots.state
+    again.restore(slots.state)
     assert again.state == slots.state
     assert again.land() == slots.land()
 

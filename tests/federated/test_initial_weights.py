@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load
 from rayfed_ssl.federated import initial_weights as initial_values
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.initial_weights import InitialWeights
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.models import build_network, load_exported
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.settings.files import dumped
@@ -64,13 +64,13 @@ def test_clients_alone_begin_with_their_own_values_and_are_evaluated_with_them(t
     assert len(set(before["own"])) > 1
 
 
-def test_a_workbench_measures_each_clients_own_beginning() -> None:
+def test_a_process_measures_each_clients_own_beginning() -> None:
     config = tiny("local", model__initial="own")
-    bench = Workbench(config, deal(config))
+    context = ProcessContext(config, deal(config))
     for client in (0, 2):
-        expected = bench.evaluate(NAME, bench.initial(NAME, client=client))
-        assert bench.evaluate(NAME, None, client=client) == expected
-        assert bench.evaluate(NAME, None, client=client) == expected
+        expected = context.evaluate(NAME, context.initial(NAME, client=client))
+        assert context.evaluate(NAME, None, client=client) == expected
+        assert context.evaluate(NAME, None, client=client) == expected
 
 
 @pytest.mark.parametrize("method", ["fedsimclr", "fedsc", "fedprox", "fedavg_trunk", "flesd"])

@@ -25,8 +25,8 @@ ALONE = {"data__partition__name": "iid", "evaluation__protocols": [], "method__b
 def sized(method: str = "fedsimclr", **changes: object) -> Any:
     """count, epochs, size -> the batches as the server counts them and as a client draws them, which are the same."""
     config = tiny(method, **changes)
-    bench = Worker(config, deal(config))
-    client = bench.method.client(bench, 0, 1, "train", {})
+    context = Worker(config, deal(config))
+    client = context.method.client(context, 0, 1, "train", {})
 
     def both(count: int, epochs: int | None = None, size: int | None = None) -> Batches:
         counted, drawn = local_batches(config, count, epochs, size), list(client.batches(count, epochs, size))
@@ -50,7 +50,7 @@ def test_batches_are_full_and_short_last_ones_dropped() -> None:
 
 def test_no_epochs_are_none_and_not_the_default() -> None:
     config = tiny("fedsimclr")
-    client = (bench := Worker(config, deal(config))).method.client(bench, 0, 1, "train", {})
+    client = (context := Worker(config, deal(config))).method.client(context, 0, 1, "train", {})
     assert local_batches(config, 40, 0) == Batches(16, 2, 0)
     assert list(client.batches(40, 0)) == []
 
@@ -95,8 +95,8 @@ def test_steps_of_equalised_clients_are_counted_as_they_are_taken() -> None:
     """FedU2: a client of fewer images has more epochs."""
     config = tiny("fedu2", train__rounds=1, participation__fraction=1.0)
     taken = 0
-    bench = Worker(config, deal(config))
-    counts = [len(shard["train"]) for shard in bench.federation.shards]
+    context = Worker(config, deal(config))
+    counts = [len(shard["train"]) for shard in context.federation.shards]
     for count in counts:
         batches = max(1, count // 16)
         taken += min(max(counts) // 16 // batches, 10) * batches

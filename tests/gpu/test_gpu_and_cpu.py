@@ -17,8 +17,8 @@ from torch import Tensor
 from rayfed_ssl.base import linalg
 from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.base.weights import unpack
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.objectives import OBJECTIVES, Memory
 from rayfed_ssl.objectives.base import Batch
 from tests.tiny import tiny
@@ -41,18 +41,18 @@ def loss_and_gradient(objective: str, device: str) -> tuple[Tensor, Tensor]:
     """Of one batch of 16 images, with BatchNorm, from the run's first weights."""
     method = "fedavg_supervised" if objective == "supervised" else "fedavg"
     settings = tiny(method, objective__name=objective, resources__device=device)
-    bench = Workbench(settings, deal(settings))
-    network, rule = bench.network("small_cnn_bn"), bench.objective
-    unpack(bench.initial("small_cnn_bn"), network)
+    context = ProcessContext(settings, deal(settings))
+    network, rule = context.network("small_cnn_bn"), context.objective
+    unpack(context.initial("small_cnn_bn"), network)
     target = copy.deepcopy(network).requires_grad_(False)
     draws = generator("gpu", objective)
     views = [torch.randn(16, 3, 8, 8, generator=draws) for _ in range(rule.views)]
     memory = None
     if rule.memory:
         tensors = rule.remember(8, generator("gpu", "memory"))
-        memory = Memory(2, {name: tensor.to(bench.device) for name, tensor in tensors.items()})
-    labels = (torch.arange(16) % 10).to(bench.device) if rule.labelled else None
-    moved = tuple(view.to(bench.device, memory_format=torch.channels_last) for view in views)
+        memory = Memory(2, {name: tensor.to(context.device) for name, tensor in tensors.items()})
+    labels = (torch.arange(16) % 10).to(context.device) if rule.labelled else None
+    moved = tuple(view.to(context.device, memory_format=torch.channels_last) for view in views)
     with forked("gpu", objective):
         step = rule.step(network.train(), Batch(moved, labels, target.train(), memory))
     step.loss.backward()  # type: ignore[no-untyped-call]
@@ -75,9 +75,9 @@ def test_evaluation() -> None:
     found: dict[str, dict[str, Any]] = {}
     for device in (GPU, "cpu"):
         settings = tiny("fedsimclr", resources__device=device, evaluation__protocols=PROTOCOLS)
-        bench = Workbench(settings, deal(settings))
-        found[device] = dict(bench.evaluate("small_cnn_bn", bench.initial("small_cnn_bn")))
-        found[device] |= {f"{tag} of pixels": value for tag, value in bench.evaluate_pixels().items()}
+        context = ProcessContext(settings, deal(settings))
+        found[device] = dict(context.evaluate("small_cnn_bn", context.initial("small_cnn_bn")))
+        found[device] |= {f"{tag} of pixels": value for tag, value in context.evaluate_pixels().items()}
     assert found[GPU].keys() == found["cpu"].keys()
     for tag, value in found["cpu"].items():
         if tag == "features/alignment":  # of two views that are drawn on the device

@@ -55,8 +55,8 @@ def worker(config: RunConfig, **published: Any) -> Worker:
     return Worker(config, deal(config), published)
 
 
-def client(bench: Worker, number: int = 0, operation: str = "train", round: int = 1) -> EncoderClient[Any]:
+def client(context: Worker, number: int = 0, operation: str = "train", round: int = 1) -> EncoderClient[Any]:
     """A client, or the server's own work (SERVER), ready to be asked."""
-    kind = bench.method.client if number != SERVER else bench.method.service
+    kind = context.method.client if number != SERVER else context.method.service
     assert kind is not None
-    return kind(bench, number, round, operation, {})
+    return kind(context, number, round, operation, {})

@@ -55,12 +55,12 @@ def played(config: RunConfig, rounds: int) -> tuple[centralized.Server, LocalCoh
 
 def test_it_trains_on_every_clients_images_and_on_no_others() -> None:
     config = config_of(data__public={"source": "share", "share": 0.2})
-    bench = Worker(config, deal(config))
-    learner = centralized.Client(bench, SERVER, 1, "pretrain", {})
-    assert bench.federation.public_indices is not None
-    held = np.concatenate([shard["train"] for shard in bench.federation.shards])
+    context = Worker(config, deal(config))
+    learner = centralized.Client(context, SERVER, 1, "pretrain", {})
+    assert context.federation.public_indices is not None
+    held = np.concatenate([shard["train"] for shard in context.federation.shards])
     assert sorted(learner.indices.tolist()) == sorted(set(held.tolist()))
-    assert not set(learner.indices.tolist()) & set(bench.federation.public_indices.tolist())
+    assert not set(learner.indices.tolist()) & set(context.federation.public_indices.tolist())
 
 
 def test_a_round_shows_each_image_once_per_epoch_or_takes_local_steps() -> None:

@@ -36,9 +36,9 @@ def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
         cohort.begin_round(t, federation.clients)
         server.round(t, cohort)
         cohort.end_round()
-        replies, bench = [], Worker(config, federation)
+        replies, context = [], Worker(config, federation)
         for client in federation.clients:
-            outcome, state = bench.execute("train", client, t, model, {})
+            outcome, state = context.execute("train", client, t, model, {})
             assert not state  # nothing stays with a client
             replies.append(outcome.reply)
         for name in ("weights", "target"):

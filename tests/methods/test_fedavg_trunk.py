@@ -62,13 +62,13 @@ def run(folder: Path, method: str, **changes: Any) -> tuple[dict[str, Any], Loca
     return summary, kept[0], asked
 
 
-def worker_of(bench: Worker, client: int, operation: str, state: dict[str, Any]) -> Any:
-    return bench.method.client(bench, client, 1, operation, dict(state))
+def worker_of(context: Worker, client: int, operation: str, state: dict[str, Any]) -> Any:
+    return context.method.client(context, client, 1, operation, dict(state))
 
 
-def parts(bench: Worker, client: int, weights: Any) -> tuple[np.ndarray, np.ndarray]:
+def parts(context: Worker, client: int, weights: Any) -> tuple[np.ndarray, np.ndarray]:
     """(trunk, head) of a client's model as flat arrays."""
-    network = worker_of(bench, client, "train", {}).network
+    network = worker_of(context, client, "train", {}).network
     unpack(weights, network)
     return pack(network.encoder).vector, pack(network.classifier).vector
 
@@ -85,23 +85,23 @@ def trunk_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
 def test_trunks_are_averaged_uniformly_and_heads_stay(trunk_run: tuple[Any, ...]) -> None:
     """Fine-tuning aside, a head is what it was; the trunk is the plain mean, although sizes differ."""
     _, _, cohort, asked = trunk_run
-    bench = cohort.worker
+    context = cohort.worker
     trained = {c: s["model"] for r, o, c, _, s in asked if (r, o) == (1, "train")}
-    trunks = np.array([parts(bench, c, trained[c])[0] for c in range(3)], np.float64)
+    trunks = np.array([parts(context, c, trained[c])[0] for c in range(3)], np.float64)
     sent = next(m["trunk"] for r, o, c, m, _ in asked if (r, o, c) == (1, "adopt", 0))
     np.testing.assert_allclose(sent.vector, trunks.mean(0), atol=1e-7)
-    sizes = bench.federation.sizes
+    sizes = context.federation.sizes
     assert len(set(sizes)) > 1
     assert np.abs(sent.vector - np.average(trunks, axis=0, weights=sizes)).max() > 1e-4
     for client in range(3):
-        worker = worker_of(bench, client, "adopt", {"model": trained[client]})
-        head = parts(bench, client, trained[client])[1]
+        worker = worker_of(context, client, "adopt", {"model": trained[client]})
+        head = parts(context, client, trained[client])[1]
         worker.load_own()
         unpack(sent, worker.network.encoder)
-        np.testing.assert_array_equal(parts(bench, client, worker.weights)[1], head)
+        np.testing.assert_array_equal(parts(context, client, worker.weights)[1], head)
         adopted = next(s["model"] for r, o, c, _, s in asked if (r, o, c) == (1, "adopt", client))
-        np.testing.assert_array_equal(parts(bench, client, adopted)[0], sent.vector)  # frozen while the head moves
-        assert not np.array_equal(parts(bench, client, adopted)[1], head)
+        np.testing.assert_array_equal(parts(context, client, adopted)[0], sent.vector)  # frozen while the head moves
+        assert not np.array_equal(parts(context, client, adopted)[1], head)
 
 
 def test_trunks_count_by_their_images_on_request(tmp_path: Path) -> None:
@@ -116,15 +116,15 @@ def test_trunks_count_by_their_images_on_request(tmp_path: Path) -> None:
 
 def test_heads_are_fine_tuned_for_the_configured_epochs() -> None:
     config = tiny("fedavg_trunk", method__fine_tune_epochs=3)
-    bench = Worker(config, deal(config))
-    trunk = pack(worker_of(bench, 1, "train", {}).network.encoder)
+    context = Worker(config, deal(config))
+    trunk = pack(worker_of(context, 1, "train", {}).network.encoder)
     steps: list[int] = []
     handle = register_optimizer_step_post_hook(lambda optimizer, *_: steps.append(1))
     try:
-        bench.execute("adopt", 1, 1, {"trunk": trunk}, None)
+        context.execute("adopt", 1, 1, {"trunk": trunk}, None)
     finally:
         handle.remove()
-    images = len(bench.federation.shards[1]["train"])
+    images = len(context.federation.shards[1]["train"])
     assert len(steps) == 3 * (images // 16) > 0
 
 
@@ -157,10 +157,10 @@ def test_trunk_bytes(trunk_run: tuple[Any, ...]) -> None:
 def test_the_labelled_public_images_of_the_own_task_join_in(tmp_path: Path) -> None:
     config = tiny("fedavg_trunk", method__labelled_public=True)
     federation = deal(config)
-    bench = Worker(config, federation)
+    context = Worker(config, federation)
     assert federation.public is not None
     for client, task in enumerate(TASKS):
-        worker = worker_of(bench, client, "train", {})
+        worker = worker_of(context, client, "train", {})
         pixels, labels = worker.images()
         own = federation.shards[client]["train"]
         mine = np.isin(federation.public.labels, task)
@@ -192,19 +192,19 @@ def test_alone_nothing_is_sent_and_nobody_matters_to_anybody(tmp_path: Path) -> 
     assert summary["communication"] == {"up_bytes": 0, "down_bytes": 0}
     assert set(summary["accuracy"]["task"]) == {"0", "1", "2"}
     assert {operation for _, operation, *_ in asked} == {"pretrain", "train", "roll_back"}
-    # the same client on a bench of its own comes to the same bits
-    bench = Worker(cohort.config, cohort.federation)
+    # the same client on a context of its own comes to the same bits
+    context = Worker(cohort.config, cohort.federation)
     state: dict[str, Any] = {}
     for t, operation in ((1, "pretrain"), (1, "train"), (2, "train"), (2, "roll_back")):
-        outcome, state = bench.execute(operation, 1, t, {}, state)
+        outcome, state = context.execute(operation, 1, t, {}, state)
         assert outcome.reply == {}
     np.testing.assert_array_equal(state["model"].vector, dict(cohort.states())[1]["model"].vector)
 
 
 def test_everybody_starts_from_the_same_trunk() -> None:
     config = tiny("local")
-    bench = Worker(config, deal(config))
-    trunks = [parts(bench, c, bench.initial("small_cnn_bn", len(TASKS[c])))[0] for c in range(3)]
+    context = Worker(config, deal(config))
+    trunks = [parts(context, c, context.initial("small_cnn_bn", len(TASKS[c])))[0] for c in range(3)]
     np.testing.assert_array_equal(trunks[0], trunks[1])
     np.testing.assert_array_equal(trunks[0], trunks[2])
 
@@ -267,12 +267,12 @@ def test_labels_are_learnt() -> None:
     """A few epochs of the supervised objective fit the training labels far better than chance."""
     data = {"name": "digits", "image_size": 8, "limit": 200, "test_limit": 80, "tasks": None}
     config = tiny("fedavg_supervised", data=data, train__local_epochs=15, clients__count=1)
-    bench = Worker(config, deal(config))
-    worker = worker_of(bench, 0, "train", {})
-    worker.train(bench.initial("small_cnn_bn"))
+    context = Worker(config, deal(config))
+    worker = worker_of(context, 0, "train", {})
+    worker.train(context.initial("small_cnn_bn"))
     worker.network.eval()
     with torch.no_grad():
-        features = worker.network.represent(bench.clean(worker.pixels()))
+        features = worker.network.represent(context.clean(worker.pixels()))
         found = worker.network.through("classifier", features).argmax(1)
     assert float((found == worker.labels()).float().mean()) > 0.6
 

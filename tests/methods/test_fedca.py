@@ -63,18 +63,18 @@ def perturbed(weights: Weights) -> Weights:
     return weights.with_vector(weights.vector + 0.05 * noise)
 
 
-def bench_of(config: RunConfig) -> Worker:
-    """A workbench that was sent the public images and an alignment model unlike the initial one."""
-    bench = Worker(config, deal(config))
-    bench.published["alignment_model"] = perturbed(bench.initial(config.clients.encoder(0)))
-    public = bench.federation.public
-    bench.published["public_images"] = None if public is None else public.pixels
-    return bench
+def context_of(config: RunConfig) -> Worker:
+    """A context that was sent the public images and an alignment model unlike the initial one."""
+    context = Worker(config, deal(config))
+    context.published["alignment_model"] = perturbed(context.initial(config.clients.encoder(0)))
+    public = context.federation.public
+    context.published["public_images"] = None if public is None else public.pixels
+    return context
 
 
-def train(bench: Worker, t: int, state: State | None = None, dictionary: Any = None) -> tuple[OperationResult, State]:
-    message = {"weights": bench.initial(bench.config.clients.encoder(0)), "dictionary": dictionary}
-    return bench.execute("train", 0, t, message, state)
+def train(context: Worker, t: int, state: State | None = None, dictionary: Any = None) -> tuple[OperationResult, State]:
+    message = {"weights": context.initial(context.config.clients.encoder(0)), "dictionary": dictionary}
+    return context.execute("train", 0, t, message, state)
 
 
 def started(config: RunConfig) -> tuple[Any, LocalCohort]:
@@ -140,19 +140,19 @@ def test_alignment_is_the_sum_over_dimensions_and_the_mean_over_images() -> None
 @pytest.mark.parametrize("encoder", ["small_cnn", "small_cnn_bn"])
 def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient(encoder: str) -> None:
     config = config_of(clients__encoders=encoder)
-    bench = bench_of(config)
-    initial = bench.initial(encoder)
-    client = fedca.Client(bench, 0, 1, "train", {})
+    context = context_of(config)
+    initial = context.initial(encoder)
+    client = fedca.Client(context, 0, 1, "train", {})
     client.load(initial)
     client.network.train()
     away = client.alignment()()
     assert float(away.detach()) > 0.01
     away.backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None for p in client.network.encoder.parameters())
-    assert all(p.grad is None and not p.requires_grad for p in bench.network(encoder, "alignment").parameters())
+    assert all(p.grad is None and not p.requires_grad for p in context.network(encoder, "alignment").parameters())
     assert np.array_equal(client.weights.vector, initial.vector)  # BatchNorm's statistics, too
     assert client.network.training
-    bench.published["alignment_model"] = initial
+    context.published["alignment_model"] = initial
     assert float(client.alignment()().detach()) == pytest.approx(0, abs=1e-8)
 
 
@@ -161,12 +161,12 @@ def test_alignment_is_zero_only_at_the_alignment_model_which_gets_no_gradient(en
 def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bool) -> None:
     weight = {"method__beta": 0.05} if aligned else {}
     config = config_of(train__local_steps=1, method__alignment=aligned, **weight)
-    bench = bench_of(config)
+    context = context_of(config)
     bank = numpy_generator(0, "bank").standard_normal((entries, 4)).astype(np.float32) if entries else None
-    result, _ = train(bench, 2, dictionary=bank)
+    result, _ = train(context, 2, dictionary=bank)
 
-    worker = fedca.Client(bench, 0, 2, "train", {})
-    network = InitialWeights(config, bench.federation).network("small_cnn_bn").train()
+    worker = fedca.Client(context, 0, 2, "train", {})
+    network = InitialWeights(config, context.federation).network("small_cnn_bn").train()
     rows = next(worker.batches(len(worker.indices)))
     views = worker.views(worker.pixels()[rows], worker.generator("views"), 2)
     with torch.no_grad():
@@ -174,11 +174,11 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
         wanted = reference.info_nce(z_a, z_b, 0.1, () if bank is None else bank)
         network.eval()  # with the running statistics that the views have just moved
         if aligned:
-            frozen = InitialWeights(config, bench.federation).network("small_cnn_bn")
-            unpack(bench.published["alignment_model"], frozen)
+            frozen = InitialWeights(config, context.federation).network("small_cnn_bn")
+            unpack(context.published["alignment_model"], frozen)
             frozen.eval()
             chosen = torch.randperm(20, generator=worker.generator("public"))[:8].numpy()
-            images = bench.clean(bench.images(bench.federation.public.pixels, chosen))  # type: ignore[union-attr]
+            images = context.clean(context.images(context.federation.public.pixels, chosen))  # type: ignore[union-attr]
             pairs = [(network.represent(images), frozen.represent(images))]
             pairs += [(network.project(images), frozen.project(images))]
             wanted += 0.05 * sum(float((a[i] - b[i]) @ (a[i] - b[i])) for a, b in pairs for i in range(8)) / 8
@@ -188,26 +188,26 @@ def test_a_step_minimises_contrast_plus_beta_alignment(entries: int, aligned: bo
 # -- what goes up ------------------------------------------------------------------------------------------------------
 
 
-def projected(bench: Worker, weights: Weights) -> Tensor:
+def projected(context: Worker, weights: Weights) -> Tensor:
     """Raw projections (n_u, D) of client 0's clean images in eval mode, in one batch."""
-    network = InitialWeights(bench.config, bench.federation).network("small_cnn_bn").eval()
+    network = InitialWeights(context.config, context.federation).network("small_cnn_bn").eval()
     unpack(weights, network)
-    pixels = bench.federation.dataset.train.pixels[bench.federation.shards[0]["train"]]
+    pixels = context.federation.dataset.train.pixels[context.federation.shards[0]["train"]]
     with torch.no_grad():
-        return network.project(clean(torch.tensor(pixels).permute(0, 3, 1, 2), bench.recipe))
+        return network.project(clean(torch.tensor(pixels).permute(0, 3, 1, 2), context.recipe))
 
 
 def test_entries_are_ensembles_of_the_trained_models_raw_projections_and_survive_rounds() -> None:
-    bench = bench_of(config_of())
-    first, state = train(bench, 1)
-    z1 = projected(bench, first.reply["weights"]).numpy()
-    assert first.reply["dictionary"].shape == (len(bench.federation.shards[0]["train"]), 4)
+    context = context_of(config_of())
+    first, state = train(context, 1)
+    z1 = projected(context, first.reply["weights"]).numpy()
+    assert first.reply["dictionary"].shape == (len(context.federation.shards[0]["train"]), 4)
     np.testing.assert_allclose(first.reply["dictionary"], z1 / np.linalg.norm(z1, axis=1)[:, None], atol=1e-5)
-    downloaded = projected(bench, bench.initial("small_cnn_bn")).numpy()  # "the global model" of the paper's text
+    downloaded = projected(context, context.initial("small_cnn_bn")).numpy()  # "the global model" of the paper's text
     assert np.abs(first.reply["dictionary"] - unit_rows(downloaded)).max() > 0.01
 
-    second, state = train(bench, 2, state)
-    z2 = projected(bench, second.reply["weights"]).numpy()
+    second, state = train(context, 2, state)
+    z2 = projected(context, second.reply["weights"]).numpy()
     z = 0.5 * (0.5 * z1) + 0.5 * z2
     np.testing.assert_allclose(state["ensemble"], z, atol=1e-5)
     np.testing.assert_allclose(second.reply["dictionary"], z / np.linalg.norm(z, axis=1)[:, None], atol=1e-5)
@@ -215,8 +215,8 @@ def test_entries_are_ensembles_of_the_trained_models_raw_projections_and_survive
 
 
 def test_without_ensembling_or_dictionary_a_client_keeps_nothing() -> None:
-    assert train(bench_of(config_of(method__ensembling=0)), 1)[1] == {}
-    result, state = train(bench_of(config_of(method__dictionary_size=0)), 1)
+    assert train(context_of(config_of(method__ensembling=0)), 1)[1] == {}
+    result, state = train(context_of(config_of(method__dictionary_size=0)), 1)
     assert state == {}
     assert set(result.reply) == {"weights"}
 

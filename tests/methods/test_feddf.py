@@ -47,33 +47,33 @@ def test_distances_by_hand() -> None:
 
 @pytest.mark.parametrize("distance", ["mse", "cosine", "kl"])
 def test_a_student_that_is_its_only_teacher_has_nothing_to_learn(distance: str) -> None:
-    bench = worker(config(clients__encoders="small_cnn", method__distance=distance, method__lr=1e-9))
-    weights = bench.initial("small_cnn")
-    agreed = bench.execute("embed", SERVER, 1, {"teachers": [("small_cnn", {"weights": weights})]}, None)[0].reply[
+    context = worker(config(clients__encoders="small_cnn", method__distance=distance, method__lr=1e-9))
+    weights = context.initial("small_cnn")
+    agreed = context.execute("embed", SERVER, 1, {"teachers": [("small_cnn", {"weights": weights})]}, None)[0].reply[
         "agreed"
     ]
     message = {"encoder": "small_cnn", "weights": weights, "agreed": agreed}
-    outcome, _ = bench.execute("distil", SERVER, 1, message, None)
+    outcome, _ = context.execute("distil", SERVER, 1, message, None)
     assert abs(outcome.metrics["small_cnn_first_loss"]) < 1e-6
     message["agreed"] = np.ascontiguousarray(agreed[::-1])
-    assert bench.execute("distil", SERVER, 1, message, None)[0].metrics["small_cnn_first_loss"] > 1e-6
+    assert context.execute("distil", SERVER, 1, message, None)[0].metrics["small_cnn_first_loss"] > 1e-6
 
 
 def test_distilling_is_adam_whose_steps_shrink_by_a_cosine() -> None:
-    bench = worker(config(clients__encoders="small_cnn", method__steps=4, method__batch_size=9, method__lr=0.02))
-    weights, public = bench.initial("small_cnn"), bench.federation.public
+    context = worker(config(clients__encoders="small_cnn", method__steps=4, method__batch_size=9, method__lr=0.02))
+    weights, public = context.initial("small_cnn"), context.federation.public
     assert public is not None
     agreed = np.random.default_rng(0).normal(size=(len(public), 4)).astype(np.float32)
     message = {"encoder": "small_cnn", "weights": weights, "agreed": agreed}
-    found = bench.execute("distil", SERVER, 1, message, None)[0].reply["weights"].vector
-    service = client(bench, SERVER, "distil")
+    found = context.execute("distil", SERVER, 1, message, None)[0].reply["weights"].vector
+    service = client(context, SERVER, "distil")
     assert isinstance(service, feddf.Service)
-    student = bench.network("small_cnn", "a copy").train().requires_grad_(True)
+    student = context.network("small_cnn", "a copy").train().requires_grad_(True)
     unpack(weights, student)
     optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], lr=0.02)
     for step, chosen in enumerate(service.steps(len(public), "small_cnn")):
         optimizer.param_groups[0]["lr"] = 0.02 * (1 + math.cos(math.pi * step / 4)) / 2
-        outputs = student.project(bench.clean(bench.images(public.pixels[chosen.numpy()])))
+        outputs = student.project(context.clean(context.images(public.pixels[chosen.numpy()])))
         optimizer.zero_grad()
         (outputs - torch.tensor(agreed)[chosen]).square().mean().backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(list(student.parameters()), 5.0)
@@ -83,17 +83,17 @@ def test_distilling_is_adam_whose_steps_shrink_by_a_cosine() -> None:
 
 
 def test_the_ensemble_is_the_mean_over_networks_of_any_architecture() -> None:
-    bench = worker(config(clients__encoders=["small_cnn", "small_cnn_bn", "small_cnn"]))
-    teachers = [(name, bench.initial(name)) for name in ("small_cnn", "small_cnn_bn")]
+    context = worker(config(clients__encoders=["small_cnn", "small_cnn_bn", "small_cnn"]))
+    teachers = [(name, context.initial(name)) for name in ("small_cnn", "small_cnn_bn")]
     sent = [(name, {"weights": weights}) for name, weights in teachers]
-    agreed = bench.execute("embed", SERVER, 1, {"teachers": sent}, None)[0].reply["agreed"]
-    public, outputs = bench.federation.public, []
+    agreed = context.execute("embed", SERVER, 1, {"teachers": sent}, None)[0].reply["agreed"]
+    public, outputs = context.federation.public, []
     assert public is not None
     for name, weights in teachers:
-        network = bench.network(name, "a copy").eval()
+        network = context.network(name, "a copy").eval()
         unpack(weights, network)
         with torch.no_grad():
-            outputs.append(network.project(bench.clean(bench.images(public.pixels))).numpy())
+            outputs.append(network.project(context.clean(context.images(public.pixels))).numpy())
     np.testing.assert_allclose(agreed, (outputs[0] + outputs[1]) / 2, atol=1e-6)
     assert np.abs(agreed - outputs[0]).max() > 1e-3
 

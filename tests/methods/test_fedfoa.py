@@ -57,7 +57,7 @@ def positive_r(z: np.ndarray) -> np.ndarray:
 
 
 def half(**options: Any) -> ClientHalf:
-    client = SimpleNamespace(bench=SimpleNamespace(device=torch.device("cpu")), metrics={})
+    client = SimpleNamespace(context=SimpleNamespace(device=torch.device("cpu")), metrics={})
     return ClientHalf(Config(**options), client)  # type: ignore[arg-type]
 
 
@@ -272,9 +272,9 @@ def test_r_of_the_round_is_that_of_the_stacked_projections_at_batch_scale(scale:
         method__normalize=normalize,
         evaluation__batch_size=5,
     )
-    bench = Worker(config, deal(config))
-    outcome, state = bench.execute("train", 1, 1, {}, None)
-    client = bench.method.client(bench, 1, 2, "look", state)
+    context = Worker(config, deal(config))
+    outcome, state = context.execute("train", 1, 1, {}, None)
+    client = context.method.client(context, 1, 2, "look", state)
     client.load_own()
     z = torch.cat(list(client.projections(client.pixels()))).double().numpy()  # after training, eval mode, clean
     if normalize == "columns":

@@ -330,10 +330,10 @@ def test_partition_holds_the_splits(done: tuple[Path, dict[str, Any], Watched]) 
 
 def test_following_moves_the_trunk_and_fine_tuning_the_head(done: tuple[Path, dict[str, Any], Watched]) -> None:
     _, _, cohort = done
-    bench = cohort.worker
+    context = cohort.worker
     before = next(s for r, o, c, _, s in cohort.asked if (r, o, c) == (2, "represent", 1))["model"]
     message = next(m for r, o, c, m, _ in cohort.asked if (r, o, c) == (2, "follow", 1))
-    worker: Any = bench.method.client(bench, 1, 2, "follow", {"model": before})
+    worker: Any = context.method.client(context, 1, 2, "follow", {"model": before})
     worker.load_own()
     network, public = worker.network, torch.tensor(message["target"])
     head = pack(network.classifier).vector
@@ -352,8 +352,8 @@ def test_following_sees_the_public_images_in_training_mode() -> None:
     """Loss and step by hand, the same dropout drawn from torch's global generator; in eval mode there is none."""
     changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0}}
     config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5, "initial": "common"}, **changes)
-    bench = Worker(config, deal(config))
-    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    context = Worker(config, deal(config))
+    worker: Any = context.method.client(context, 1, 1, "follow", {})
     worker.load_own()
     network, target = (
         worker.network,
@@ -364,7 +364,7 @@ def test_following_sees_the_public_images_in_training_mode() -> None:
     losses = {}
     for training in (True, False):
         torch.manual_seed(7)
-        images = bench.clean(worker.public_pixels()[rows])
+        images = context.clean(worker.public_pixels()[rows])
         losses[training] = 0.7 * (network.train(training).represent(images) - target[rows]).square().mean()
     gradients = torch.autograd.grad(losses[True], list(network.encoder.parameters()))
     assert abs(float(losses[True].detach() - losses[False].detach())) > 1e-4
@@ -378,12 +378,12 @@ def test_following_sees_the_public_images_in_training_mode() -> None:
 def test_the_head_is_fine_tuned_with_its_dropout_on_the_frozen_trunks_features() -> None:
     changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0}}
     config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5, "head_dropout": 0.5}, **changes)
-    bench = Worker(config, deal(config))
-    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    context = Worker(config, deal(config))
+    worker: Any = context.method.client(context, 1, 1, "follow", {})
     worker.load_own()
     (rows,) = worker.batches(len(worker.indices), purpose="order of the head")
     with torch.no_grad():
-        features = worker.network.eval().represent(bench.clean(worker.pixels()))[rows]
+        features = worker.network.eval().represent(context.clean(worker.pixels()))[rows]
     weight, bias = (p.detach().clone().requires_grad_() for p in worker.network.classifier.parameters())
     torch.manual_seed(5)
     logits = torch.nn.functional.dropout(features, 0.5) @ weight.T + bias
@@ -444,10 +444,10 @@ def test_the_task_can_be_measured_on_the_test_images_of_its_classes(
 ) -> None:
     cohort = done[2]
     evaluation = cohort.config.evaluation.model_copy(update={"tasks_on": "test"})
-    bench = Worker(cohort.config.model_copy(update={"evaluation": evaluation}), cohort.federation)
+    context = Worker(cohort.config.model_copy(update={"evaluation": evaluation}), cohort.federation)
     for client in range(3):
         ((_, state),) = cohort.states([client])
-        worker: Any = bench.method.client(bench, client, 3, "evaluate", dict(state))
+        worker: Any = context.method.client(context, client, 3, "evaluate", dict(state))
         found = worker.evaluate("fedlinked_cnn", None)["task"]
         assert found == pytest.approx(right(cohort, client, state["model"], "classes"), abs=1e-6)
         assert found != done[1]["accuracy"]["task"][str(client)]
@@ -473,8 +473,8 @@ def test_a_client_that_follows_comes_back_with_a_fine_tuned_head(
 
 def test_learning_ends_with_the_epoch_that_was_best_for_early_stopping() -> None:
     config = tiny(train__optimizer={"name": "sgd", "lr": 0.3}, method__patience=2)
-    bench = Worker(config, deal(config))
-    worker: Any = bench.method.client(bench, 0, 1, "pretrain", {})
+    context = Worker(config, deal(config))
+    worker: Any = context.method.client(context, 0, 1, "pretrain", {})
     worker.load_own()
     worker.learn(40)
     assert 2 < worker.metrics["epochs"] < 40  # it was stopped, so two worse epochs came after the best
@@ -497,12 +497,12 @@ def test_weighted_distillation_counts_what_a_target_gets_from_all_sources(
 def test_every_part_of_a_round_has_its_own_number_of_epochs() -> None:
     own = {"initial": 4, "distillation": 2, "fine_tune": 3}
     config = tiny(**{f"method__{part}_epochs": n for part, n in own.items()}, method__patience=50)
-    bench = Worker(config, deal(config))
-    images, public = len(bench.federation.shards[1]["train"]), len(bench.federation.public)  # type: ignore[arg-type]
-    assert bench.execute("pretrain", 1, 1, {}, None)[0].metrics["images"] == 4 * (images // 16 * 16)
-    assert bench.execute("train", 1, 1, {}, None)[0].metrics["images"] == images // 16 * 16  # local_epochs
+    context = Worker(config, deal(config))
+    images, public = len(context.federation.shards[1]["train"]), len(context.federation.public)  # type: ignore[arg-type]
+    assert context.execute("pretrain", 1, 1, {}, None)[0].metrics["images"] == 4 * (images // 16 * 16)
+    assert context.execute("train", 1, 1, {}, None)[0].metrics["images"] == images // 16 * 16  # local_epochs
 
-    network = bench.network("fedlinked_cnn", classes=3)
+    network = context.network("fedlinked_cnn", classes=3)
     steps = {"trunk": 0, "head": 0}
 
     def count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -514,28 +514,28 @@ def test_every_part_of_a_round_has_its_own_number_of_epochs() -> None:
     handle = register_optimizer_step_post_hook(count)
     try:
         message = {"target": np.zeros((public, 6), np.float32), "utility": 1.0}
-        bench.execute("follow", 1, 1, message, None)
+        context.execute("follow", 1, 1, message, None)
     finally:
         handle.remove()
     assert steps == {"trunk": 2 * (public // 16), "head": 3 * (images // 16)}
 
 
 def test_representations_are_taken_in_eval_mode(done: tuple[Path, dict[str, Any], Watched]) -> None:
-    bench = done[2].worker
-    worker: Any = bench.method.client(bench, 0, 1, "represent", {})
+    context = done[2].worker
+    worker: Any = context.method.client(context, 0, 1, "represent", {})
     first, second = (worker.represent()["representations"] for _ in range(2))
     np.testing.assert_array_equal(first, second)
     worker.network.train()
     with torch.no_grad():
-        noisy = worker.network.represent(bench.clean(worker.public_pixels())).numpy()
+        noisy = worker.network.represent(context.clean(worker.public_pixels())).numpy()
     assert np.abs(first - noisy).max() > 1e-3
 
 
 def test_labels_are_numbered_within_the_task(done: tuple[Path, dict[str, Any], Watched]) -> None:
     """Client 1's task is [6, 3, 1]: its classifier has three outputs in that order."""
-    bench = done[2].worker
-    worker: Any = bench.method.client(bench, 1, 1, "train", {})
-    raw = bench.federation.dataset.train.labels[bench.federation.shards[1]["train"]]
+    context = done[2].worker
+    worker: Any = context.method.client(context, 1, 1, "train", {})
+    raw = context.federation.dataset.train.labels[context.federation.shards[1]["train"]]
     assert worker.labels().tolist() == [[6, 3, 1].index(label) for label in raw]
     assert worker.network.classifier[-1].out_features == 3
     assert worker.task_labels(np.array([0, 1, 9])).tolist() == [-1, 2, -1]
@@ -569,9 +569,9 @@ def test_roll_back_returns_to_the_best_round(tmp_path: Path) -> None:
 
 def test_of_equal_rounds_the_latest_is_kept(done: tuple[Path, dict[str, Any], Watched]) -> None:
     """Algorithm 3, line 22: >=."""
-    bench, state = done[2].worker, {}
+    context, state = done[2].worker, {}
     for t, score in ((1, 0.5), (2, 0.75), (3, 0.75), (4, 0.5)):
-        worker: Any = bench.method.client(bench, 0, t, "train", state)
+        worker: Any = context.method.client(context, 0, t, "train", state)
         worker.load_own()
         worker.accuracy = lambda network, pixels, labels, score=score: score
         worker.keep_own_and_best()
@@ -588,8 +588,8 @@ def test_gamma_adds_its_gradient_to_every_step() -> None:
 
     def moved(operation: str, gamma: float) -> dict[str, torch.Tensor]:
         config = tiny(method__gamma=gamma, model={"channels": 4, "representation": 6, "dropout": 0}, **options)
-        bench = Worker(config, deal(config))
-        worker: Any = bench.method.client(bench, 1, 1, operation, {})
+        context = Worker(config, deal(config))
+        worker: Any = context.method.client(context, 1, 1, operation, {})
         worker.load_own()
         before = {name: p.detach().clone() for name, p in worker.network.named_parameters()}
         torch.manual_seed(0)  # of dropout, none here
@@ -612,8 +612,8 @@ def test_gamma_adds_its_gradient_to_every_step() -> None:
 def test_a_client_without_a_target_has_its_head_fine_tuned_all_the_same(
     done: tuple[Path, dict[str, Any], Watched],
 ) -> None:
-    bench = done[2].worker
-    worker: Any = bench.method.client(bench, 1, 1, "follow", {})
+    context = done[2].worker
+    worker: Any = context.method.client(context, 1, 1, "follow", {})
     worker.load_own()
     trunk, head = pack(worker.network.encoder).vector, pack(worker.network.classifier).vector
     before = worker.cross_entropy("train")
@@ -716,8 +716,8 @@ def test_early_stopping_sees_the_end_of_local_steps(batches: int, epochs: int) -
 def test_the_gradient_is_clipped_in_fine_tuning_too() -> None:
     def head(limit: float | None) -> np.ndarray:
         config = tiny(train__optimizer__clip_norm=limit)
-        bench = Worker(config, deal(config))
-        worker: Any = bench.method.client(bench, 0, 1, "follow", {})
+        context = Worker(config, deal(config))
+        worker: Any = context.method.client(context, 0, 1, "follow", {})
         worker.load_own()
         before = pack(worker.network.classifier).vector
         worker.fine_tune(None)

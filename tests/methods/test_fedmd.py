@@ -28,16 +28,16 @@ def config(**changes: object) -> RunConfig:
 def test_the_consensus_is_the_unweighted_mean_of_what_clients_say_of_the_rounds_subset() -> None:
     settings = config(**MIXED, **PARTITION, method__subset=12)
     server, cohort = played(settings)
-    bench, outputs = worker(settings), []
+    context, outputs = worker(settings), []
     public = cohort.federation.public
     assert public is not None
     rows = fedmd.subset(settings, 2, len(public))
     for number, state in cohort.states():
-        network = bench.network(settings.clients.encoder(number))
+        network = context.network(settings.clients.encoder(number))
         unpack(state["model"], network)
         network.eval()
         with torch.no_grad():
-            outputs.append(network.project(bench.clean(bench.images(public.pixels[rows]))).numpy())
+            outputs.append(network.project(context.clean(context.images(public.pixels[rows]))).numpy())
     agreed = server.state["consensus"]
     np.testing.assert_allclose(agreed, np.mean(outputs, axis=0), atol=1e-5)
     by_size = np.average(outputs, axis=0, weights=cohort.shares)
@@ -58,8 +58,8 @@ def test_a_subset_is_of_its_round_and_of_the_seed() -> None:
 @pytest.mark.parametrize("distance", ["l1", "mse"])
 def test_one_digest_is_one_adam_step_down_the_mean_distance(distance: str) -> None:
     settings = config(method__distance=distance, method__digest_lr=0.01)
-    bench = worker(settings)
-    member = client(bench)
+    context = worker(settings)
+    member = client(context)
     assert isinstance(member, fedmd.Client)
     member.load_own()
     network = member.network
@@ -68,7 +68,7 @@ def test_one_digest_is_one_adam_step_down_the_mean_distance(distance: str) -> No
     statistics = [b.clone() for b in network.buffers()]
     before = [p.detach().clone() for p in network.parameters()]
     network.eval()
-    outputs = network.project(bench.clean(pixels))
+    outputs = network.project(context.clean(pixels))
     gap = outputs - consensus
     value = (gap.abs() if distance == "l1" else gap.square()).mean()
     parameters = list(network.projector.parameters())  # type: ignore[union-attr]
@@ -87,15 +87,15 @@ def test_a_consensus_moves_a_client_and_its_absence_leaves_local_training() -> N
     settings = config(method__digest_epochs=30, method__digest_lr=0.02, train__optimizer__lr=1e-9)
     public = deal(settings).public
     assert public is not None
-    bench = worker(settings, public=public.pixels)
+    context = worker(settings, public=public.pixels)
     message = {"consensus": None, "consensus_round": 0}
-    alone = bench.execute("train", 1, 1, message, None)[0].reply["outputs"]
+    alone = context.execute("train", 1, 1, message, None)[0].reply["outputs"]
     goal = np.roll(alone, 1, axis=1)
-    led, _ = bench.execute("train", 1, 1, {"consensus": goal, "consensus_round": 1}, None)
+    led, _ = context.execute("train", 1, 1, {"consensus": goal, "consensus_round": 1}, None)
     assert np.abs(led.reply["outputs"] - goal).mean() < np.abs(alone - goal).mean() / 2
     byol = worker(replace_method(settings, "local"))
     _, state = byol.execute("train", 1, 1, {}, None)
-    _, own = bench.execute("train", 1, 1, message, None)
+    _, own = context.execute("train", 1, 1, message, None)
     np.testing.assert_array_equal(own["model"].vector, state["model"].vector)
 
 
@@ -107,12 +107,12 @@ def test_a_consensus_is_digested_on_its_own_images_before_the_clients_are_revisi
     assert public is not None
     monkeypatch.setattr(fedmd.Client, "digest", lambda self, pixels, consensus: seen.append(("digest", pixels)))
     monkeypatch.setattr(fedmd.Client, "fit", lambda self: seen.append(("fit", None)))
-    bench = worker(settings, public=public.pixels)
-    bench.execute("train", 1, 2, {"consensus": np.zeros((12, 4), np.float32), "consensus_round": 1}, None)
+    context = worker(settings, public=public.pixels)
+    context.execute("train", 1, 2, {"consensus": np.zeros((12, 4), np.float32), "consensus_round": 1}, None)
     assert [name for name, _ in seen] == ["digest", "fit"]
     (_, digested), _ = seen
     assert digested is not None
-    assert torch.equal(digested, bench.images(public.pixels[fedmd.subset(settings, 1, len(public))]))
+    assert torch.equal(digested, context.images(public.pixels[fedmd.subset(settings, 1, len(public))]))
 
 
 def replace_method(settings: RunConfig, name: str) -> RunConfig:

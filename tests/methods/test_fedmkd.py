@@ -74,14 +74,14 @@ def test_attention_shares_a_head_and_divides_scores_by_its_width() -> None:
 
 def distilled(**changes: object) -> tuple[dict[str, Any], dict[str, Any]]:
     """The student's state before and after a round with two teachers."""
-    bench = worker(config(**changes))
-    drawn = [(name, bench.initial(name)) for name in MIXED[:2]]
+    context = worker(config(**changes))
+    drawn = [(name, context.initial(name)) for name in MIXED[:2]]
     teachers = [
         (name, {"weights": w.with_vector(w.vector * np.float32(1 + k))}) for k, (name, w) in enumerate(drawn, 1)
     ]
-    before = {"student": bench.initial("small_cnn_bn")}
-    first = bench.execute("distil", SERVER, 1, {"state": before, "teachers": teachers}, None)[0].reply
-    return before, bench.execute("distil", SERVER, 2, {"state": first, "teachers": teachers}, None)[0].reply | {
+    before = {"student": context.initial("small_cnn_bn")}
+    first = context.execute("distil", SERVER, 1, {"state": before, "teachers": teachers}, None)[0].reply
+    return before, context.execute("distil", SERVER, 2, {"state": first, "teachers": teachers}, None)[0].reply | {
         "first": first
     }
 
@@ -133,19 +133,19 @@ def test_queues_are_replaced_in_turn_and_kept() -> None:
 
 
 def test_alignment_brings_a_client_nearer_to_the_frozen_student() -> None:
-    bench = worker(config(method__alignment_epochs=15))
-    student = bench.initial("small_cnn_bn")
-    own = bench.initial("small_cnn")
+    context = worker(config(method__alignment_epochs=15))
+    student = context.initial("small_cnn_bn")
+    own = context.initial("small_cnn")
     message = {"encoder": "small_cnn", "sent": {"weights": own}, "student": student}
-    target = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
-    public, near = bench.federation.public, []
+    target = context.execute("align", SERVER, 1, message, None)[0].reply["target"]
+    public, near = context.federation.public, []
     assert public is not None
-    images = bench.clean(bench.images(public.pixels))
-    anchor, model = bench.network("small_cnn_bn", "a copy").eval(), bench.network("small_cnn", "a copy").eval()
+    images = context.clean(context.images(public.pixels))
+    anchor, model = context.network("small_cnn_bn", "a copy").eval(), context.network("small_cnn", "a copy").eval()
     unpack(student, anchor)
     unpack(own, model)
     before = pack(*target_modules(model))
-    predictor = bench.network("small_cnn")  # as trained beside the target
+    predictor = context.network("small_cnn")  # as trained beside the target
     assert moved(target, before) > 1e-4
     with torch.no_grad():
         goal = anchor.project(images)
@@ -158,10 +158,10 @@ def test_alignment_brings_a_client_nearer_to_the_frozen_student() -> None:
 
 def test_each_clients_alignment_has_randomness_of_its_own() -> None:
     """Of one model at one student, so that nothing else differs."""
-    bench = worker(config())
-    message = {"encoder": "small_cnn", "sent": {"weights": bench.initial("small_cnn")}}
-    message["student"] = bench.initial("small_cnn_bn")
-    targets = [bench.execute("align", SERVER, 1, message, None, number)[0].reply["target"] for number in (0, 1, 2, 1)]
+    context = worker(config())
+    message = {"encoder": "small_cnn", "sent": {"weights": context.initial("small_cnn")}}
+    message["student"] = context.initial("small_cnn_bn")
+    targets = [context.execute("align", SERVER, 1, message, None, number)[0].reply["target"] for number in (0, 1, 2, 1)]
     assert moved(targets[0], targets[1]) > 0
     assert moved(targets[1], targets[2]) > 0
     np.testing.assert_array_equal(targets[1].vector, targets[3].vector)
@@ -173,16 +173,16 @@ def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
     server.round(1, cohort)
     cohort.end_round()
     states = dict(cohort.states())
-    bench = worker(config())
+    context = worker(config())
     for number in (0, 1):
-        reply = bench.execute("train", number, 1, {}, None)[0].reply
+        reply = context.execute("train", number, 1, {}, None)[0].reply
         np.testing.assert_array_equal(states[number]["model"].vector, reply["weights"].vector)
         message = {"encoder": MIXED[number], "sent": reply, "student": server.state["student"]["student"]}
-        aligned = bench.execute("align", SERVER, 1, message, None, number)[0].reply["target"]
+        aligned = context.execute("align", SERVER, 1, message, None, number)[0].reply["target"]
         np.testing.assert_array_equal(states[number]["target"].vector, aligned.vector)
         # and it is what the next round begins with
-        _, state = bench.execute("train", number, 2, {}, states[number])
-        _, other = bench.execute("train", number, 2, {}, {"model": states[number]["model"]})
+        _, state = context.execute("train", number, 2, {}, states[number])
+        _, other = context.execute("train", number, 2, {}, {"model": states[number]["model"]})
         assert moved(state["model"], other["model"]) > 0
     assert 2 not in states or "target" not in states[2]
 
@@ -203,16 +203,16 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_the_students_own_loss_is_byols_across_views() -> None:
-    bench = worker(config(clients__encoders="small_cnn", method__student="small_cnn", method__batch_size=27))
-    weights = bench.initial("small_cnn")
+    context = worker(config(clients__encoders="small_cnn", method__student="small_cnn", method__batch_size=27))
+    weights = context.initial("small_cnn")
     message = {"state": {"student": weights}, "teachers": [("small_cnn", {"weights": weights})]}
-    found = bench.execute("distil", SERVER, 1, message, None)[0].metrics["byol"]
-    service, network = client(bench, SERVER, "distil"), bench.network("small_cnn", "a copy")
+    found = context.execute("distil", SERVER, 1, message, None)[0].metrics["byol"]
+    service, network = client(context, SERVER, "distil"), context.network("small_cnn", "a copy")
     unpack(weights, network)
-    public = bench.federation.public
+    public = context.federation.public
     assert public is not None
     (rows,) = service.batches(27, 1, 27)
-    views = service.views(bench.images(public.pixels)[rows], service.generator("views"), 2)
+    views = service.views(context.images(public.pixels)[rows], service.generator("views"), 2)
     with torch.no_grad():
         (z_a, z_b) = (network.project(view) for view in views)
         p_a, p_b = network.predict(z_a), network.predict(z_b)
@@ -221,13 +221,13 @@ def test_the_students_own_loss_is_byols_across_views() -> None:
 
 
 def test_teachers_are_asked_in_eval_mode_and_stay_as_they_were_sent() -> None:
-    bench = worker(config())
-    teachers = [(name, {"weights": bench.initial(name)}) for name in MIXED[:2]]
-    bench.execute(
-        "distil", SERVER, 1, {"state": {"student": bench.initial("small_cnn_bn")}, "teachers": teachers}, None
+    context = worker(config())
+    teachers = [(name, {"weights": context.initial(name)}) for name in MIXED[:2]]
+    context.execute(
+        "distil", SERVER, 1, {"state": {"student": context.initial("small_cnn_bn")}, "teachers": teachers}, None
     )
     for name, sent in teachers:
-        network = bench.network(name, "teacher")
+        network = context.network(name, "teacher")
         assert not network.training
         np.testing.assert_array_equal(pack(network).vector, sent["weights"].vector)  # running statistics, too
 
@@ -235,8 +235,8 @@ def test_teachers_are_asked_in_eval_mode_and_stay_as_they_were_sent() -> None:
 def test_teachers_of_an_architecture_share_a_module_and_each_teaches_what_it_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench = worker(config(method__batch_size=27))
-    initial = bench.initial("small_cnn_bn")
+    context = worker(config(method__batch_size=27))
+    initial = context.initial("small_cnn_bn")
     teachers = [initial.with_vector(initial.vector * np.float32(1 + k / 4)) for k in range(3)]
     taught: list[torch.Tensor] = []
 
@@ -248,14 +248,14 @@ def test_teachers_of_an_architecture_share_a_module_and_each_teaches_what_it_kno
     counts = []
     for asked in (teachers[:1], teachers):
         message = {"state": {"student": initial}, "teachers": [("small_cnn_bn", {"weights": t}) for t in asked]}
-        bench.execute("distil", SERVER, 1, message, None)
-        counts.append(len(bench._networks))
+        context.execute("distil", SERVER, 1, message, None)
+        counts.append(len(context._networks))
     assert counts[0] == counts[1]
-    service, network = client(bench, SERVER, "distil"), bench.network("small_cnn_bn", "a copy").eval()
-    images = bench.federation.public
+    service, network = client(context, SERVER, "distil"), context.network("small_cnn_bn", "a copy").eval()
+    images = context.federation.public
     assert images is not None
     (rows,) = service.batches(27, 1, 27)
-    views = service.views(bench.images(images.pixels)[rows], service.generator("views"), 2)
+    views = service.views(context.images(images.pixels)[rows], service.generator("views"), 2)
     expected = []
     for weights in teachers:
         unpack(weights, network)
@@ -265,18 +265,18 @@ def test_teachers_of_an_architecture_share_a_module_and_each_teaches_what_it_kno
 
 def test_a_step_of_alignment_is_towards_the_students_other_view() -> None:
     one = {"method__alignment_epochs": 1, "method__batch_size": 27, "method__weight_decay": 0, "method__momentum": 0}
-    bench = worker(config(**one))
-    student, own = bench.initial("small_cnn_bn"), bench.initial("small_cnn")
+    context = worker(config(**one))
+    student, own = context.initial("small_cnn_bn"), context.initial("small_cnn")
     message = {"encoder": "small_cnn", "sent": {"weights": own}, "student": student}
-    found = bench.execute("align", SERVER, 1, message, None)[0].reply["target"]
-    service, public = client(bench, SERVER, "align"), bench.federation.public
+    found = context.execute("align", SERVER, 1, message, None)[0].reply["target"]
+    service, public = client(context, SERVER, "align"), context.federation.public
     assert public is not None
-    anchor, model = bench.network("small_cnn_bn", "a copy").eval(), bench.network("small_cnn", "a copy").train()
+    anchor, model = context.network("small_cnn_bn", "a copy").eval(), context.network("small_cnn", "a copy").train()
     model.requires_grad_()
     unpack(student, anchor)
     unpack(own, model)
     (rows,) = service.batches(27, 1, 27)
-    views = service.views(bench.images(public.pixels)[rows], service.generator("views"), 2)
+    views = service.views(context.images(public.pixels)[rows], service.generator("views"), 2)
     with torch.no_grad():
         goals = [anchor.project(view) for view in views[::-1]]
     loss = sum(regression(model.predict(model.project(v)), goal) for v, goal in zip(views, goals, strict=True))
@@ -285,5 +285,5 @@ def test_a_step_of_alignment_is_towards_the_students_other_view() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.grad is not None:
-                parameter -= bench.config.method_as(fedmkd.Config).lr * parameter.grad
+                parameter -= context.config.method_as(fedmkd.Config).lr * parameter.grad
     np.testing.assert_allclose(found.vector, pack(*target_modules(model)).vector, rtol=1e-5, atol=1e-6)

@@ -83,8 +83,8 @@ def test_with_one_local_step_it_is_fedavg_too_and_says_so(tmp_path: Path) -> Non
 def test_without_a_penalty_a_byol_client_is_fedavgs_target_included() -> None:
     found = []
     for config in (config_of("fedbyol"), config_of(objective={"name": "byol"}, method__mu=0)):
-        bench = Worker(config, deal(config))
-        outcome, state = bench.execute("train", 1, 1, {"weights": bench.initial("small_cnn_bn")}, None)
+        context = Worker(config, deal(config))
+        outcome, state = context.execute("train", 1, 1, {"weights": context.initial("small_cnn_bn")}, None)
         found.append((outcome.reply["weights"].vector, state["target"].vector))
     for fedavg, fedprox in zip(*found, strict=True):
         np.testing.assert_array_equal(fedavg, fedprox)
@@ -101,9 +101,9 @@ def test_a_larger_mu_keeps_a_client_nearer_the_global_model() -> None:
     drifts = []
     for mu in (0.0, 0.3, 3.0):
         config = config_of(method__mu=mu, train__local_epochs=4, train__optimizer__momentum=0)
-        bench = Worker(config, deal(config))
-        start = bench.initial("small_cnn_bn")
-        reply = bench.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
+        context = Worker(config, deal(config))
+        start = context.initial("small_cnn_bn")
+        reply = context.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
         moved = (reply.vector - start.vector)[: start.parameters]
         drifts.append(float(np.linalg.norm(moved)))
     assert drifts[0] > drifts[1] > drifts[2] > 0
@@ -114,9 +114,9 @@ def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
 
     def after(steps: int, mu: float) -> bytes:
         config = config_of(method__mu=mu, train__local_steps=steps)
-        bench = Worker(config, deal(config))
-        message = {"weights": bench.initial("small_cnn_bn")}
-        return bytes(bench.execute("train", 0, 1, message, None)[0].reply["weights"].vector.tobytes())
+        context = Worker(config, deal(config))
+        message = {"weights": context.initial("small_cnn_bn")}
+        return bytes(context.execute("train", 0, 1, message, None)[0].reply["weights"].vector.tobytes())
 
     assert after(1, 0.0) == after(1, 5.0)
     assert after(2, 0.0) != after(2, 5.0)
@@ -125,8 +125,8 @@ def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
 @pytest.mark.parametrize("objective", ["simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation"])
 def test_every_objective_trains(objective: str) -> None:
     config = config_of(objective={"name": objective}, method__mu=0.1)
-    bench = Worker(config, deal(config))
-    outcome, _ = bench.execute("train", 0, 1, {"weights": bench.initial("small_cnn_bn")}, None)
+    context = Worker(config, deal(config))
+    outcome, _ = context.execute("train", 0, 1, {"weights": context.initial("small_cnn_bn")}, None)
     assert np.isfinite(outcome.metrics["loss"])
 
 

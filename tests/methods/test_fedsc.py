@@ -234,11 +234,11 @@ def test_an_exchange_that_no_loss_would_use_is_left_out(
 
 def test_at_alpha_one_the_others_change_no_bit() -> None:
     """Why round 1 of the decay can do without its exchange."""
-    _, bench = bench_of()
+    _, context = context_of()
     rest = np.random.default_rng(2).normal(size=(8, 8)).astype(np.float32)
-    message = {"weights": bench.initial("small_cnn_bn"), "alpha": 1.0}
+    message = {"weights": context.initial("small_cnn_bn"), "alpha": 1.0}
     with_others, alone, less = (
-        bench.execute("train", 1, 1, {**message, **fields}, None)[0].reply["weights"].vector
+        context.execute("train", 1, 1, {**message, **fields}, None)[0].reply["weights"].vector
         for fields in ({"rest": rest}, {"rest": None}, {"rest": rest, "alpha": 0.9})
     )
     np.testing.assert_array_equal(with_others, alone)
@@ -275,7 +275,7 @@ def test_a_client_whose_matrix_was_lost_contrasts_against_everybody_who_is_known
 # ------------------------------------------------------------------------------------------ the client
 
 
-def bench_of(**changes: object) -> tuple[RunConfig, Worker]:
+def context_of(**changes: object) -> tuple[RunConfig, Worker]:
     large = {"data__limit": 240, "data__image_size": 16}  # client 1 has several batches, and a smaller one
     config = tiny("fedsc", **{**large, **changes})
     return config, Worker(config, deal(config))
@@ -283,8 +283,8 @@ def bench_of(**changes: object) -> tuple[RunConfig, Worker]:
 
 def test_views_are_made_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 224 pixels ten views of 500 images would be 3 GB. Here the bound is that of three views of five images."""
-    _, bench = bench_of(method__sharing_passes=3)
-    client = bench.method.client(bench, 1, 2, "correlation", {})
+    _, context = context_of(method__sharing_passes=3)
+    client = context.method.client(context, 1, 2, "correlation", {})
     pixels = client.pixels()
     monkeypatch.setattr(client_module, "VIEW_BYTES", 4 * 3 * 5 * pixels[0].numel())
     shapes = [tuple(part.shape) for part in client.projections(pixels, views=3)]
@@ -294,15 +294,15 @@ def test_views_are_made_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch
     assert len(list(client.projections(pixels))) == 1  # clean images are not bound by it
 
 
-def shared(bench: Worker, client: int = 1, round: int = 2) -> np.ndarray:
-    message = {"weights": bench.initial("small_cnn_bn")}
-    outcome, _ = bench.execute("correlation", client, round, message, None)
+def shared(context: Worker, client: int = 1, round: int = 2) -> np.ndarray:
+    message = {"weights": context.initial("small_cnn_bn")}
+    outcome, _ = context.execute("correlation", client, round, message, None)
     return np.asarray(outcome.reply["correlation"])
 
 
 def test_the_matrix_is_the_mean_over_all_images_and_views_of_the_clipped_outer_products() -> None:
-    _, bench = bench_of(objective__clip=0.01, method__sharing_passes=3, evaluation__batch_size=20)
-    client = bench.method.client(bench, 1, 2, "correlation", {})
+    _, context = context_of(objective__clip=0.01, method__sharing_passes=3, evaluation__batch_size=20)
+    client = context.method.client(context, 1, 2, "correlation", {})
     parts = [part.double().numpy() for part in client.projections(client.pixels(), views=3)]
     assert len(parts) > 1
     total, rows = np.zeros((8, 8)), 0
@@ -311,13 +311,13 @@ def test_the_matrix_is_the_mean_over_all_images_and_views_of_the_clipped_outer_p
         z = z * min(1.0, np.sqrt(0.01) / length)
         total, rows = total + np.outer(z, z), rows + 1
     assert rows == 3 * len(client.indices)
-    close(shared(bench), total / rows, atol=1e-8)
+    close(shared(context), total / rows, atol=1e-8)
 
 
-def sent_to(config: RunConfig, bench: Worker) -> tuple[Weights, Any]:
+def sent_to(config: RunConfig, context: Worker) -> tuple[Weights, Any]:
     """Weights unlike the initial ones, and a module of their own that holds them."""
-    network = InitialWeights(config, bench.federation).network("small_cnn_bn")
-    weights = bench.initial("small_cnn_bn")
+    network = InitialWeights(config, context.federation).network("small_cnn_bn")
+    weights = context.initial("small_cnn_bn")
     moved = weights.vector.copy()
     moved[: weights.parameters] += 0.1 * np.random.default_rng(1).standard_normal(weights.parameters).astype(np.float32)
     weights = weights.with_vector(moved)
@@ -336,10 +336,10 @@ def clipped_rows(z: torch.Tensor, mu: float) -> np.ndarray:
 
 
 def test_the_matrix_is_that_of_the_weights_that_came_down() -> None:
-    config, bench = bench_of(objective__clip=0.5, evaluation__batch_size=240)  # one part
-    weights, network = sent_to(config, bench)
-    outcome, _ = bench.execute("correlation", 1, 2, {"weights": weights}, None)
-    worker = bench.method.client(bench, 1, 2, "correlation", {})
+    config, context = context_of(objective__clip=0.5, evaluation__batch_size=240)  # one part
+    weights, network = sent_to(config, context)
+    outcome, _ = context.execute("correlation", 1, 2, {"weights": weights}, None)
+    worker = context.method.client(context, 1, 2, "correlation", {})
     pixels = worker.pixels()
     with torch.no_grad():
         views = worker.views(pixels, worker.generator("views"), 2)
@@ -348,19 +348,19 @@ def test_the_matrix_is_that_of_the_weights_that_came_down() -> None:
     for row in (row for view in z for row in view):
         total += np.outer(row, row)
     close(outcome.reply["correlation"], total / (2 * len(pixels)), atol=1e-7)
-    assert np.abs(outcome.reply["correlation"] - shared(bench)).max() > 1e-3  # of the initial weights
+    assert np.abs(outcome.reply["correlation"] - shared(context)).max() > 1e-3  # of the initial weights
 
 
 def test_a_step_minimises_the_loss_against_the_rest_at_the_given_alpha() -> None:
     """Eq. 5 by loops over pairs of rows: of two views, and with the rows behind the others' matrix."""
-    config, bench = bench_of(train__local_steps=1, objective__clip=0.5)
-    weights, network = sent_to(config, bench)
+    config, context = context_of(train__local_steps=1, objective__clip=0.5)
+    weights, network = sent_to(config, context)
     others = np.random.default_rng(2).normal(size=(5, 8))
     rest = (others.T @ others / 5).astype(np.float32)
     message = {"weights": weights, "rest": rest, "alpha": 0.3}
-    loss = bench.execute("train", 1, 2, message, None)[0].metrics["loss"]
+    loss = context.execute("train", 1, 2, message, None)[0].metrics["loss"]
 
-    worker = bench.method.client(bench, 1, 2, "train", {})
+    worker = context.method.client(context, 1, 2, "train", {})
     rows = next(worker.batches(len(worker.indices)))
     views = worker.views(worker.pixels()[rows], worker.generator("views"), 2)
     with torch.no_grad():
@@ -368,14 +368,14 @@ def test_a_step_minimises_the_loss_against_the_rest_at_the_given_alpha() -> None
     assert loss == pytest.approx(reference.spectral_against(z, others, 0.3), rel=1e-5)
     assert loss != pytest.approx(reference.spectral(z), rel=0.05)  # as if there were nobody else
     assert loss != pytest.approx(reference.spectral_against(z, others, 0.6), rel=0.05)
-    alone = bench.execute("train", 1, 2, {**message, "rest": None, "alpha": 1.0}, None)[0].metrics["loss"]
+    alone = context.execute("train", 1, 2, {**message, "rest": None, "alpha": 1.0}, None)[0].metrics["loss"]
     assert alone == pytest.approx(reference.spectral(z), rel=1e-5)
 
 
 def test_sharing_keeps_images_apart_in_eval_mode_only() -> None:
-    _, bench = bench_of()
-    client = bench.method.client(bench, 0, 1, "correlation", {})
-    client.load(bench.initial("small_cnn_bn"))
+    _, context = context_of()
+    client = context.method.client(context, 0, 1, "correlation", {})
+    client.load(context.initial("small_cnn_bn"))
     pixels = client.pixels()[:8]
     other = torch.cat([pixels[:7], 255 - pixels[7:]])
 
@@ -385,14 +385,14 @@ def test_sharing_keeps_images_apart_in_eval_mode_only() -> None:
 
     assert moved(training=False) == 0
     assert moved(training=True) > 1e-3
-    assert not np.allclose(shared(bench), shared(bench_of(method__sharing_mode="train")[1]), atol=1e-3)
+    assert not np.allclose(shared(context), shared(context_of(method__sharing_mode="train")[1]), atol=1e-3)
 
 
 def test_the_training_loss_is_clipped_with_the_same_mu() -> None:
     def loss(clip: float | None) -> float:
-        _, bench = bench_of(objective__clip=clip)
-        message = {"weights": bench.initial("small_cnn_bn"), "rest": None, "alpha": 1.0}
-        return bench.execute("train", 0, 1, message, None)[0].metrics["loss"]
+        _, context = context_of(objective__clip=clip)
+        message = {"weights": context.initial("small_cnn_bn"), "rest": None, "alpha": 1.0}
+        return context.execute("train", 0, 1, message, None)[0].metrics["loss"]
 
     mu = 1e-4
     assert abs(loss(mu)) <= 2 * mu + mu * mu
@@ -400,12 +400,12 @@ def test_the_training_loss_is_clipped_with_the_same_mu() -> None:
 
 
 def test_noise_of_the_clients_own_address_is_added_before_the_upload() -> None:
-    config, bench = bench_of(method__privacy={"sigma": 0.25})
-    plain, noisy = shared(bench_of()[1]), shared(bench)
+    config, context = context_of(method__privacy={"sigma": 0.25})
+    plain, noisy = shared(context_of()[1]), shared(context)
     expected = 0.25 * torch.randn(8, 8, generator=generator(config.seed, 2, 1, "correlation", "noise")).numpy()
     close(noisy - plain, expected, atol=1e-6)
-    assert not np.allclose(shared(bench, client=2) - shared(bench_of()[1], client=2), expected, atol=0.05)
-    assert not np.allclose(shared(bench, round=3) - shared(bench_of()[1], round=3), expected, atol=0.05)
+    assert not np.allclose(shared(context, client=2) - shared(context_of()[1], client=2), expected, atol=0.05)
+    assert not np.allclose(shared(context, round=3) - shared(context_of()[1], round=3), expected, atol=0.05)
 
 
 # ------------------------------------------------------------------------------------------ DP-CalR, whole runs

@@ -39,12 +39,12 @@ def other(weights: Weights) -> Weights:
 
 def value_of(**changes: object) -> tuple[float, dict[str, torch.Tensor]]:
     """The loss of one batch, and what it is made of: z_a, z_b, z_r, u_a, u_b, t_b, t_r."""
-    bench = worker(config(**changes))
-    member = client(bench)
+    context = worker(config(**changes))
+    member = client(context)
     assert isinstance(member, fedx.Client)
-    weights = bench.initial("small_cnn")
+    weights = context.initial("small_cnn")
     member.load(weights)
-    teacher = bench.network("small_cnn", "teacher")
+    teacher = context.network("small_cnn", "teacher")
     unpack(other(weights), teacher)
     rows = torch.arange(6)
     views = member.views(member.pixels()[rows], member.generator("test"), 2)
@@ -102,10 +102,10 @@ def test_without_any_term_of_its_own_it_is_fedsimclr_bit_for_bit() -> None:
 
 
 def test_the_teacher_is_what_was_downloaded_and_gets_no_gradient() -> None:
-    bench = worker(config(clients__encoders="small_cnn_bn"))
-    weights = other(bench.initial("small_cnn_bn"))
-    bench.execute("train", 1, 1, {"weights": weights}, None)
-    teacher = bench.network("small_cnn_bn", "teacher")
+    context = worker(config(clients__encoders="small_cnn_bn"))
+    weights = other(context.initial("small_cnn_bn"))
+    context.execute("train", 1, 1, {"weights": weights}, None)
+    teacher = context.network("small_cnn_bn", "teacher")
     assert not teacher.training
     np.testing.assert_array_equal(pack(teacher).vector, weights.vector)  # running statistics, too
     start = 0

@@ -263,7 +263,7 @@ def test_break_even_of_equation_11() -> None:
 # -- client and server work --------------------------------------------------------------------------------------------
 
 
-def bench_of(**changes: object) -> Worker:
+def context_of(**changes: object) -> Worker:
     config = config_of(**changes)
     federation = deal(config)
     assert federation.public is not None
@@ -271,30 +271,30 @@ def bench_of(**changes: object) -> Worker:
 
 
 def test_rows_are_clean_unit_embeddings_in_the_published_order() -> None:
-    bench = bench_of(evaluation__batch_size=7)
-    outcome, state = bench.execute("train", 1, 1, {"weights": bench.initial("small_cnn_bn")}, None)
+    context = context_of(evaluation__batch_size=7)
+    outcome, state = context.execute("train", 1, 1, {"weights": context.initial("small_cnn_bn")}, None)
     assert state == {}  # clients of one architecture are stateless
     rows = outcome.reply["representations"]
-    trained = bench.network("small_cnn_bn").eval()
-    pixels = bench.published["public"]
+    trained = context.network("small_cnn_bn").eval()
+    pixels = context.published["public"]
     with torch.no_grad():
         for i in (0, 6, 7, len(pixels) - 1):
-            z = trained.project(bench.clean(bench.images(pixels[i : i + 1])))[0]
+            z = trained.project(context.clean(context.images(pixels[i : i + 1])))[0]
             np.testing.assert_allclose(rows[i], z / z.norm(), atol=1e-5)
     assert rows.shape == (len(pixels), 8)
 
 
 def test_backbone_representations_are_the_features() -> None:
-    bench = bench_of(method__representation="backbone")
-    outcome, _ = bench.execute("train", 1, 1, {"weights": bench.initial("small_cnn_bn")}, None)
-    assert outcome.reply["representations"].shape[1] == bench.network("small_cnn_bn").dim
-    assert flesd.dimension(bench.config, "small_cnn_bn") == bench.network("small_cnn_bn").dim
+    context = context_of(method__representation="backbone")
+    outcome, _ = context.execute("train", 1, 1, {"weights": context.initial("small_cnn_bn")}, None)
+    assert outcome.reply["representations"].shape[1] == context.network("small_cnn_bn").dim
+    assert flesd.dimension(context.config, "small_cnn_bn") == context.network("small_cnn_bn").dim
 
 
 @pytest.mark.parametrize("self_anchor", ["keep", "mask"])
 def test_distilling_oneself_costs_nothing_and_rows_out_of_order_do(self_anchor: str) -> None:
     """Student, momentum encoder and teacher agree when nothing augments: positions must match the rows of R."""
-    bench = bench_of(
+    context = context_of(
         clients__encoders="small_cnn",
         augment__preset="none",
         method__lr=1e-12,
@@ -303,14 +303,14 @@ def test_distilling_oneself_costs_nothing_and_rows_out_of_order_do(self_anchor: 
         method__tau_teacher=0.02,
         method__tau_student=0.02,
     )
-    weights, network = bench.initial("small_cnn"), bench.network("small_cnn", "a copy").eval()
+    weights, network = context.initial("small_cnn"), context.network("small_cnn", "a copy").eval()
     with torch.no_grad():
-        z = network.project(bench.clean(bench.images(bench.published["public"])))
+        z = network.project(context.clean(context.images(context.published["public"])))
     own = F.normalize(z, dim=1).numpy()
 
     def first_epoch(rows: np.ndarray) -> float:
         message = {"weights": weights, "teachers": [{"representations": rows}]}
-        return bench.execute("distil", SERVER, 1, message, None)[0].metrics["kl_first_epoch"]
+        return context.execute("distil", SERVER, 1, message, None)[0].metrics["kl_first_epoch"]
 
     assert abs(first_epoch(own)) < 1e-5
     assert first_epoch(np.ascontiguousarray(own[::-1])) > 0.1
@@ -318,12 +318,12 @@ def test_distilling_oneself_costs_nothing_and_rows_out_of_order_do(self_anchor: 
 
 def distilled(**changes: object) -> tuple[np.ndarray, dict[str, float]]:
     """The student's values after distilling two random teachers."""
-    bench = bench_of(**changes)
+    context = context_of(**changes)
     draw = np.random.default_rng(0)
-    count = len(bench.published["public"])
+    count = len(context.published["public"])
     teachers = [{"representations": draw.normal(size=(count, 4)).astype(np.float32)} for _ in range(2)]
-    message = {"weights": bench.initial("small_cnn_bn"), "teachers": teachers}
-    outcome, _ = bench.execute("distil", SERVER, 1, message, None)
+    message = {"weights": context.initial("small_cnn_bn"), "teachers": teachers}
+    outcome, _ = context.execute("distil", SERVER, 1, message, None)
     return outcome.reply["weights"].vector, outcome.metrics
 
 
@@ -355,7 +355,7 @@ def test_the_first_anchors_come_in_parts_of_at_least_two() -> None:
 
 
 def test_the_result_is_the_student_not_the_momentum_encoder() -> None:
-    start = bench_of().initial("small_cnn_bn")
+    start = context_of().initial("small_cnn_bn")
     student, measured = distilled(method__momentum=1.0, method__epochs=8)  # the momentum encoder stands still
     moved = np.abs(student - start.vector)[: start.parameters]
     assert moved.max() > 1e-3
@@ -369,15 +369,15 @@ def test_distillation_is_equations_5_to_10_step_by_step() -> None:
     zeta, m, size, epochs = 0.9, 24, 16, 2
     config = {"momentum": zeta, "anchors": m, "batch_size": size, "epochs": epochs, "lr": 0.01, "weight_decay": 0,
               "tau_teacher": 0.2, "tau_student": 0.15}  # fmt: skip
-    bench = bench_of(clients__count=3, **{f"method__{key}": value for key, value in config.items()})
-    pixels, weights = bench.images(bench.published["public"]), bench.initial("small_cnn_bn")
+    context = context_of(clients__count=3, **{f"method__{key}": value for key, value in config.items()})
+    pixels, weights = context.images(context.published["public"]), context.initial("small_cnn_bn")
     draw, count = np.random.default_rng(0), len(pixels)
     teachers = [draw.normal(size=(count, d)).astype(np.float32) for d in (4, 6)]
     message = {"weights": weights, "teachers": [{"representations": r} for r in teachers]}
-    outcome, _ = bench.execute("distil", SERVER, 3, message, None)
+    outcome, _ = context.execute("distil", SERVER, 3, message, None)
 
-    service: Any = bench.method.service(bench, SERVER, 3, "distil", {})  # type: ignore[misc]
-    student, key = (bench._initial.network("small_cnn_bn").to(memory_format=torch.channels_last) for _ in range(2))  # type: ignore[call-overload]
+    service: Any = context.method.service(context, SERVER, 3, "distil", {})  # type: ignore[misc]
+    student, key = (context._initial.network("small_cnn_bn").to(memory_format=torch.channels_last) for _ in range(2))  # type: ignore[call-overload]
     for network in (student, key):
         unpack(weights, network)
         network.train()
@@ -388,7 +388,7 @@ def test_distillation_is_equations_5_to_10_step_by_step() -> None:
         return z.double() / z.double().norm(dim=1, keepdim=True)
 
     views = service.generator("views")
-    order = numpy_generator(bench.config.seed, 3, SERVER, "distil", "warm up").permutation(count)[:m].tolist()
+    order = numpy_generator(context.config.seed, 3, SERVER, "distil", "warm up").permutation(count)[:m].tolist()
     queue: list[tuple[int, torch.Tensor]] = []  # (position, key), the oldest first
     with torch.no_grad():
         for part in np.array_split(order, 2):
@@ -416,7 +416,7 @@ def test_distillation_is_equations_5_to_10_step_by_step() -> None:
     assert outcome.metrics["kl_first_epoch"] == pytest.approx(first, rel=1e-4)
     assert outcome.metrics["kl_last_epoch"] == pytest.approx(last, rel=1e-3)
     with torch.no_grad():
-        clean = bench.clean(pixels[:20])
+        clean = context.clean(pixels[:20])
         by_hand = student.eval().project(clean)
         unpack(weights, student)
         before = student.project(clean)
@@ -434,22 +434,22 @@ def moved(weights: Weights) -> Weights:
 
 
 def test_the_student_starts_from_the_weights_it_is_given() -> None:
-    bench = bench_of(method__lr=1e-12, method__epochs=1)  # it stays where it starts
-    given = moved(bench.initial("small_cnn_bn"))
-    rows = np.eye(len(bench.published["public"]), dtype=np.float32)
+    context = context_of(method__lr=1e-12, method__epochs=1)  # it stays where it starts
+    given = moved(context.initial("small_cnn_bn"))
+    rows = np.eye(len(context.published["public"]), dtype=np.float32)
     message = {"weights": given, "teachers": [{"representations": rows}]}
-    student = bench.execute("distil", SERVER, 2, message, None)[0].reply["weights"]
+    student = context.execute("distil", SERVER, 2, message, None)[0].reply["weights"]
     np.testing.assert_allclose(student.vector[: given.parameters], given.vector[: given.parameters], atol=1e-7)
 
 
 def test_a_client_starts_from_the_weights_it_is_given() -> None:
-    bench = bench_of(clients__encoders="small_cnn", train__optimizer={"lr": 1e-12, "momentum": 0})
-    given = moved(bench.initial("small_cnn"))
-    found = bench.execute("train", 1, 2, {"weights": given}, None)[0].reply["representations"]
-    network = InitialWeights(bench.config, bench.federation).network("small_cnn").eval()
+    context = context_of(clients__encoders="small_cnn", train__optimizer={"lr": 1e-12, "momentum": 0})
+    given = moved(context.initial("small_cnn"))
+    found = context.execute("train", 1, 2, {"weights": given}, None)[0].reply["representations"]
+    network = InitialWeights(context.config, context.federation).network("small_cnn").eval()
     unpack(given, network)
     with torch.no_grad():
-        z = network.project(bench.clean(bench.images(bench.published["public"])))
+        z = network.project(context.clean(context.images(context.published["public"])))
     np.testing.assert_allclose(found, z / z.norm(dim=1, keepdim=True), atol=1e-5)
 
 
@@ -504,9 +504,9 @@ def test_two_runs_give_equal_bits_and_another_seed_others() -> None:
 
 def test_bytes_are_those_of_section_17(finished: Path) -> None:
     """Down: P and buffers, and once the public pixels. Up: N d_k and nothing else. Client 0 takes no part."""
-    bench = bench_of()
-    weights = bench.initial("small_cnn_bn").wire_bytes()
-    images = len(bench.published["public"])
+    context = context_of()
+    weights = context.initial("small_cnn_bn").wire_bytes()
+    images = len(context.published["public"])
     expected = [
         row
         for client in (1, 2, 3)
@@ -570,10 +570,10 @@ def test_clients_of_several_architectures_keep_their_own_and_the_student_learns_
 
 
 def test_a_client_of_another_architecture_goes_on_from_its_own_model() -> None:
-    bench = bench_of(clients__encoders=["small_cnn", *["small_cnn_bn"] * 3], method__student="small_cnn")
-    first, state = bench.execute("train", 1, 1, {}, None)
-    from_own, _ = bench.execute("train", 1, 2, {}, state)
-    from_scratch, _ = bench.execute("train", 1, 2, {}, None)
+    context = context_of(clients__encoders=["small_cnn", *["small_cnn_bn"] * 3], method__student="small_cnn")
+    first, state = context.execute("train", 1, 1, {}, None)
+    from_own, _ = context.execute("train", 1, 2, {}, state)
+    from_scratch, _ = context.execute("train", 1, 2, {}, None)
     assert set(state) == {"model"}
     assert not np.array_equal(from_own.reply["representations"], from_scratch.reply["representations"])
     assert set(first.reply) == {"representations"}

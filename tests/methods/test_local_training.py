@@ -25,22 +25,22 @@ torch.set_num_threads(1)
 
 def test_the_learning_rate_falls_along_a_cosine_over_rounds() -> None:  # r = t - 1
     config = tiny("fedsimclr", train__rounds=100, train__optimizer={"lr": 0.032, "schedule": "cosine"})
-    bench = Worker(config, deal(config))
+    context = Worker(config, deal(config))
     for t, printed in ((1, 0.032), (26, 0.0273137), (51, 0.016), (76, 0.0046863), (100, 0.0000079)):
-        client = EncoderClient(bench, 0, t, "train", {})
+        client = EncoderClient(context, 0, t, "train", {})
         assert client.learning_rate == pytest.approx(printed, abs=5e-8)
         assert client.optimizer([torch.zeros(1)]).param_groups[0]["lr"] == client.learning_rate
     constant = tiny("fedsimclr", train__rounds=100, train__optimizer={"lr": 0.032})
-    assert EncoderClient(Worker(constant, bench.federation), 0, 76, "train", {}).learning_rate == 0.032
+    assert EncoderClient(Worker(constant, context.federation), 0, 76, "train", {}).learning_rate == 0.032
 
 
 def test_the_gradient_of_a_step_is_clipped_to_the_norm() -> None:
     def moved(limit: float | None) -> float:
         optimizer = {"lr": 0.5, "momentum": 0, "clip_norm": limit}
         config = tiny("fedsimclr", train__local_steps=1, train__optimizer=optimizer)
-        bench = Worker(config, deal(config))
-        start = bench.initial("small_cnn_bn")
-        end = bench.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
+        context = Worker(config, deal(config))
+        start = context.initial("small_cnn_bn")
+        end = context.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
         return float(np.linalg.norm((end.vector - start.vector)[: start.parameters].astype(np.float64)))
 
     assert moved(0.01) == pytest.approx(0.5 * 0.01, rel=1e-3)
@@ -57,14 +57,14 @@ def test_the_gradient_of_a_step_is_clipped_to_the_norm() -> None:
     ],
 )
 def test_a_client_that_keeps_its_model_goes_on_from_it(method: str, changes: dict[str, Any]) -> None:
-    def bench_of(lr: float) -> Worker:
+    def context_of(lr: float) -> Worker:
         config = tiny(method, **changes, train__optimizer={"lr": lr, "momentum": 0})
         return Worker(config, deal(config))
 
-    first, state = bench_of(0.05).execute("train", 1, 1, {}, None)
+    first, state = context_of(0.05).execute("train", 1, 1, {}, None)
     assert "weights" not in first.reply
     kept, count = state["model"].vector, state["model"].parameters
-    still = bench_of(1e-12)  # ends a round where it started it
+    still = context_of(1e-12)  # ends a round where it started it
     on, anew = (still.execute("train", 1, 2, {}, known)[1]["model"].vector for known in (state, None))
     np.testing.assert_allclose(on[:count], kept[:count], atol=1e-7)
     assert np.abs(on - anew)[:count].max() > 1e-3

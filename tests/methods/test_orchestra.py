@@ -38,10 +38,10 @@ def test_the_target_follows_by_hand() -> None:
 
 def one_step(**changes: object) -> dict[str, torch.Tensor]:
     """One batch of a client whose target is not its online network: its loss, and what that is made of."""
-    bench = worker(config(**changes))
-    member = client(bench)
+    context = worker(config(**changes))
+    member = client(context)
     assert isinstance(member, orchestra.Client)
-    weights = bench.initial("small_cnn")
+    weights = context.initial("small_cnn")
     member.load(weights)
     own = pack(*target_modules(member.target))
     member.load(weights, own.with_vector(own.vector[::-1] * np.float32(1.5)))
@@ -84,19 +84,19 @@ def test_turns_are_predicted_beside_it() -> None:
 
 
 def test_the_memory_is_of_own_images_and_leaves_no_trace_in_statistics() -> None:
-    bench = worker(config(clients__encoders="small_cnn_bn", method__memory=1000))
-    member = client(bench)
+    context = worker(config(clients__encoders="small_cnn_bn", method__memory=1000))
+    member = client(context)
     assert isinstance(member, orchestra.Client)
-    weights = bench.initial("small_cnn_bn")
+    weights = context.initial("small_cnn_bn")
     member.load(weights)
     before = pack(member.target).vector
     member.remember()
     assert member.memory_rows.shape == (len(member.indices), 4)  # fewer images than rows
     close(member.memory_rows.norm(dim=1), torch.ones(len(member.indices)))
     np.testing.assert_array_equal(pack(member.target).vector, before)
-    reply = bench.execute("cluster", 0, 1, {"weights": weights, "target": None}, None)[0].reply
+    reply = context.execute("cluster", 0, 1, {"weights": weights, "target": None}, None)[0].reply
     assert reply.keys() == {"centroids"}  # never the memory itself
-    again = client(bench, operation="cluster")
+    again = client(context, operation="cluster")
     assert isinstance(again, orchestra.Client)
     again.load(weights)
     again.remember()
@@ -106,14 +106,14 @@ def test_the_memory_is_of_own_images_and_leaves_no_trace_in_statistics() -> None
 
 
 def test_the_server_fits_everybodys_centroids_from_its_last_ones() -> None:
-    bench = worker(config())
+    context = worker(config())
     draws = np.random.default_rng(0)
     last, found = draws.normal(size=(6, 4)).astype(np.float32), draws.normal(size=(2, 3, 4)).astype(np.float32)
     message = {"centroids": last, "found": list(found)}
-    fitted = bench.execute("fit_global", SERVER, 1, message, None)[0].reply["centroids"]
+    fitted = context.execute("fit_global", SERVER, 1, message, None)[0].reply["centroids"]
     expected = fit_centroids(torch.tensor(last), torch.tensor(found.reshape(6, 4)), 0.1, steps=5)
     np.testing.assert_allclose(fitted, expected.numpy(), atol=1e-6)
-    fresh = bench.execute("fit_global", SERVER, 1, {"centroids": None, "found": list(found)}, None)[0]
+    fresh = context.execute("fit_global", SERVER, 1, {"centroids": None, "found": list(found)}, None)[0]
     np.testing.assert_allclose(np.linalg.norm(fresh.reply["centroids"], axis=1), 1, atol=1e-6)
 
 
@@ -124,12 +124,12 @@ def test_both_networks_are_means_over_clients_by_size() -> None:
     server.round(1, cohort)
     first = dict(server.state)
     assert first["centroids"].shape == (6, 4)
-    bench, replies = worker(settings), []
+    context, replies = worker(settings), []
     cohort.end_round()
     cohort.begin_round(2, (0, 1))
     message = {name: first[name] for name in ("weights", "target", "centroids")}
     for number in (0, 1):
-        replies.append(bench.execute("train", number, 2, message, None)[0].reply)
+        replies.append(context.execute("train", number, 2, message, None)[0].reply)
     server.round(2, cohort)
     for name in ("weights", "target"):
         mean = np.average([reply[name].vector for reply in replies], axis=0, weights=cohort.shares[:2])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated import bench, client
+from rayfed_ssl.federated import client, process_context
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import booked, encoders, measured, run_locally, tiny
@@ -51,7 +51,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
 
     monkeypatch.setattr(Worker, "execute", executing)
     monkeypatch.setattr(client, "augment", counting(client.augment))
-    monkeypatch.setattr(bench, "clean", counting(bench.clean))
+    monkeypatch.setattr(process_context, "clean", counting(process_context.clean))
     return found
 
 

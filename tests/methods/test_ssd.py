@@ -48,7 +48,7 @@ def one_loss(**changes: object) -> tuple[float, list[torch.Tensor], list[torch.T
     """The loss of one batch, features and projections of both views."""
     member = client(worker(config(clients__encoders="small_cnn", **changes)))
     assert isinstance(member, ssd.Client)
-    member.load(member.bench.initial("small_cnn"))
+    member.load(member.context.initial("small_cnn"))
     member.state["subspace"] = np.array([1, 4, 9])
     rows = torch.arange(6)
     views = member.views(member.pixels()[rows], member.generator("test"), 2)

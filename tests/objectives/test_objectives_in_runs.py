@@ -66,10 +66,10 @@ def test_the_same_work_gives_the_same_finite_weights_on_any_bench(case: str) -> 
 def trained(chosen: RunConfig, rounds: int, states: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
     """The last reply and state of client 0 over rounds of its own, always from the initial weights."""
     federation = deal(chosen)
-    bench, state = Worker(chosen, federation), dict(states or {})
-    weights = bench.initial(chosen.clients.encoder(0))
+    context, state = Worker(chosen, federation), dict(states or {})
+    weights = context.initial(chosen.clients.encoder(0))
     for t in range(1, rounds + 1):
-        outcome, state = bench.execute("train", 0, t, {"weights": weights}, state)
+        outcome, state = context.execute("train", 0, t, {"weights": weights}, state)
     return outcome.reply, state
 
 
@@ -89,11 +89,11 @@ def test_a_kept_queue_is_what_the_next_round_starts_with() -> None:
     chosen = config("moco kept")
     _, state = trained(chosen, 1)
     federation = deal(chosen)
-    bench = Worker(chosen, federation)
-    weights = bench.initial(chosen.clients.encoder(0))
-    same, _ = bench.execute("train", 0, 2, {"weights": weights}, state)
+    context = Worker(chosen, federation)
+    weights = context.initial(chosen.clients.encoder(0))
+    same, _ = context.execute("train", 0, 2, {"weights": weights}, state)
     other = {**state, "memory": {"queue": -state["memory"]["queue"]}}
-    different, _ = bench.execute("train", 0, 2, {"weights": weights}, other)
+    different, _ = context.execute("train", 0, 2, {"weights": weights}, other)
     assert not np.array_equal(same.reply["weights"].vector, different.reply["weights"].vector)
     again, _ = Worker(chosen, federation).execute("train", 0, 2, {"weights": weights}, state)
     assert np.array_equal(same.reply["weights"].vector, again.reply["weights"].vector)
@@ -101,13 +101,13 @@ def test_a_kept_queue_is_what_the_next_round_starts_with() -> None:
 
 def test_the_one_learners_queue_travels_with_its_weights() -> None:
     chosen = config("moco kept", "centralized")
-    bench = Worker(chosen, deal(chosen))
-    message = {"weights": bench.initial(chosen.clients.encoder(0)), "target": None}
-    first, _ = bench.execute("pretrain", SERVER, 1, {**message, "memory": None}, {})
+    context = Worker(chosen, deal(chosen))
+    message = {"weights": context.initial(chosen.clients.encoder(0)), "target": None}
+    first, _ = context.execute("pretrain", SERVER, 1, {**message, "memory": None}, {})
     queue = first.reply["memory"]["queue"]
     assert queue.shape == (48, 8)
     found = [
-        bench.execute("pretrain", SERVER, 2, {**message, "memory": {"queue": values}}, {})[0].reply["weights"].vector
+        context.execute("pretrain", SERVER, 2, {**message, "memory": {"queue": values}}, {})[0].reply["weights"].vector
         for values in (queue, queue, -queue)
     ]
     np.testing.assert_array_equal(found[0], found[1])
@@ -117,9 +117,9 @@ def test_the_one_learners_queue_travels_with_its_weights() -> None:
 def test_the_key_encoder_starts_each_round_as_the_downloaded_one() -> None:
     chosen = config("moco", train__local_steps=1)
     federation = deal(chosen)
-    bench = Worker(chosen, federation)
-    weights = bench.initial(chosen.clients.encoder(0))
-    client = bench.method.client(bench, 0, 2, "train", {})
+    context = Worker(chosen, federation)
+    weights = context.initial(chosen.clients.encoder(0))
+    client = context.method.client(context, 0, 2, "train", {})
     client.load(weights)
     assert client.target is not None
     online = dict(client.network.named_parameters())
@@ -130,15 +130,15 @@ def test_the_key_encoder_starts_each_round_as_the_downloaded_one() -> None:
 def test_prototypes_are_unit_rows_that_move_after_the_first_round_only() -> None:
     chosen = config("swav")
     federation = deal(chosen)
-    bench = Worker(chosen, federation)
-    weights = bench.initial(chosen.clients.encoder(0))
-    network = bench.network(chosen.clients.encoder(0))
+    context = Worker(chosen, federation)
+    weights = context.initial(chosen.clients.encoder(0))
+    network = context.network(chosen.clients.encoder(0))
     moved = []
     for t in (1, 2):
-        bench.execute("train", 0, t, {"weights": weights}, {})
+        context.execute("train", 0, t, {"weights": weights}, {})
         trained_rows = network.prototype_rows.detach().clone()
         np.testing.assert_allclose(trained_rows.norm(dim=1).numpy(), 1, rtol=1e-5)
-        client = bench.method.client(bench, 0, t, "train", {})
+        client = context.method.client(context, 0, t, "train", {})
         client.load(weights)
         moved.append((trained_rows - network.prototype_rows.detach()).abs().max().item())
     assert moved[0] < 1e-6

@@ -18,8 +18,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import load
-from rayfed_ssl.federated.bench import Workbench
 from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.records.tables import COMMUNICATION, METRICS, table
 from rayfed_ssl.report import folder, holdings, maps, panels, representations
 from rayfed_ssl.report.representations import Look
@@ -124,10 +124,10 @@ def test_a_look_has_the_features_of_the_run_before_and_after(bare: Path) -> None
     seen = representations.look(bare)
     config = load(bare / "config.yaml")
     federation = deal(config)
-    bench = Workbench(config, federation)
-    network = bench.network("small_cnn_bn")
-    unpack(bench.initial("small_cnn_bn"), network)
-    before = bench.frozen(network).features(federation.dataset.test.pixels)
+    context = ProcessContext(config, federation)
+    network = context.network("small_cnn_bn")
+    unpack(context.initial("small_cnn_bn"), network)
+    before = context.frozen(network).features(federation.dataset.test.pixels)
     assert seen.before is not None
     np.testing.assert_array_equal(seen.before, before.double().numpy())
     assert (seen.encoder, seen.split, len(seen.labels)) == ("global", "test", 60)

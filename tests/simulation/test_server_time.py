@@ -157,9 +157,9 @@ def test_checkpoints_know_how_long_the_server_worked() -> None:
     assert config.system is not None
     clock, again = (Clock(config, config.system, range(4), lambda *_: None) for _ in range(2))
     clock.served(100)
-    again.state = clock.state
+    again.restore(clock.state)
     assert (again.now, again.server_s) == (25.0, 25.0)
-    again.state = {"now": 3.0, "sent": {}}  # of a checkpoint from before there was such a key
+    again.restore({"now": 3.0, "sent": {}})  # of a checkpoint from before there was such a key
     assert (again.now, again.server_s) == (3.0, 0.0)
 
 

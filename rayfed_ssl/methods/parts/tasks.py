@@ -59,7 +59,7 @@ class TaskClient(EncoderClient[Config]):
 
     @property
     def classes(self) -> int | None:
-        return self.bench.federation.task_classes(self.id) if self.objective.labelled else None
+        return self.context.federation.task_classes(self.id) if self.objective.labelled else None
 
     @property
     def supervised(self) -> bool:
@@ -70,32 +70,32 @@ class TaskClient(EncoderClient[Config]):
 
     def split(self, name: str) -> Tensor:
         """(n, channels, H, W) uint8 of one of this client's four splits."""
-        federation = self.bench.federation
-        return self.bench.images(federation.dataset.train.pixels, federation.shards[self.id][name])
+        federation = self.context.federation
+        return self.context.images(federation.dataset.train.pixels, federation.shards[self.id][name])
 
     def split_labels(self, name: str) -> Tensor:
         """(n,) labels of that split, 0 .. C - 1."""
-        federation = self.bench.federation
+        federation = self.context.federation
         return self.task_labels(federation.dataset.train.labels[federation.shards[self.id][name]])
 
     def tested(self) -> tuple[Tensor, Tensor]:
         """(n, channels, H, W) uint8 and (n,) labels of the images that ``accuracy.task`` is measured on."""
-        federation = self.bench.federation
+        federation = self.context.federation
         if self.config.evaluation.tasks_on == "own":
             return self.split("test"), self.split_labels("test")
         test, rows = federation.dataset.test, federation.task_test(self.id)
-        return self.bench.images(test.pixels, rows), self.task_labels(test.labels[rows])
+        return self.context.images(test.pixels, rows), self.task_labels(test.labels[rows])
 
     def labels(self) -> Tensor:
         return self.split_labels("train") if self.supervised else super().labels()
 
     def task_labels(self, labels: np.ndarray) -> Tensor:
         """Class numbers of the data set (n,) to 0 .. C - 1 of this client's task, -1 for classes it does not have."""
-        tasks = self.bench.federation.tasks
+        tasks = self.context.federation.tasks
         assert tasks is not None
-        number = np.full(self.bench.federation.classes, -1, np.int64)
+        number = np.full(self.context.federation.classes, -1, np.int64)
         number[list(tasks[self.id])] = np.arange(len(tasks[self.id]))
-        return torch.from_numpy(np.where(labels < 0, -1, number[labels])).to(self.bench.device)
+        return torch.from_numpy(np.where(labels < 0, -1, number[labels])).to(self.context.device)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class TaskClient(EncoderClient[Config]):
         """(n, r) eval-mode representations of clean images."""
         network.eval()
         parts = torch.split(pixels, self.config.evaluation.batch_size)
-        return torch.cat([network.represent(self.bench.clean(part)).float() for part in parts])
+        return torch.cat([network.represent(self.context.clean(part)).float() for part in parts])
 
     @torch.no_grad()
     def logits(self, network: Network, pixels: Tensor) -> Tensor:
@@ -187,8 +187,8 @@ class TaskClient(EncoderClient[Config]):
         values = super().evaluate(encoder, own)
         if not self.supervised:
             return values
-        network = self.bench.network(encoder, "evaluated", self.classes)
-        unpack(self.bench.initial(encoder, self.classes, self.id) if own is None else own, network)
+        network = self.context.network(encoder, "evaluated", self.classes)
+        unpack(self.context.initial(encoder, self.classes, self.id) if own is None else own, network)
         chosen_by = self.accuracy(network, self.split("rb"), self.split_labels("rb"))
         of_task = {"task": self.accuracy(network, *self.tested()), f"{SELECT}task": chosen_by}
         return EncoderValues({**of_task, **values}, outcomes_of(values))

@@ -1,6 +1,7 @@
-"""A process's workbench, on which no result depends: modules per architecture on their device, mapped images.
+"""What a process keeps loaded between operations: modules per architecture on their device, mapped images. No result
+depends on it.
 
-Every operation loads the values it works with, and draws from generators of its own address. So every workbench gives
+Every operation loads the values it works with, and draws from generators of its own address. So every process gives
 the same answer.
 """
 
@@ -49,8 +50,8 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-class Workbench:
-    """Warm modules and mapped images of one process."""
+class ProcessContext:
+    """What one process keeps loaded: its device, a module per architecture, mapped images, what was published."""
 
     def __init__(self, config: RunSettings, federation: Federation, published: dict[str, Any] | None = None) -> None:
         torch.set_num_threads(config.resources.threads)
@@ -76,7 +77,7 @@ class Workbench:
     # -- networks ------------------------------------------------------------------------------------------------------
 
     def network(self, encoder: str, role: str = "online", classes: int | None = None) -> Network:
-        """The warm module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches:
+        """The module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches:
         a momentum "target" (without predictor), or the one that is "evaluated".
         """
         key = (encoder, role, classes)

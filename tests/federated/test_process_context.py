@@ -1,4 +1,4 @@
-"""The workbench: evaluation sees clean images through an encoder in eval mode."""
+"""A process's context: evaluation sees clean images through an encoder in eval mode."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.federated import bench
-from rayfed_ssl.federated.bench import Workbench, resolve_device
+from rayfed_ssl.federated import process_context
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.initial_weights import InitialWeights
+from rayfed_ssl.federated.process_context import ProcessContext, resolve_device
 from tests.evaluation.materials import fewshot_accuracy, knn_accuracy
 from tests.tiny import tiny
 
@@ -20,13 +20,13 @@ def test_evaluation_has_the_encoder_in_eval_mode() -> None:
     """BatchNorm's running statistics are far from those of any batch, so the mode shows in the features."""
     config = tiny("fedsimclr", evaluation__protocols=["knn", "fewshot"], evaluation__fewshot={"draws": 3})
     federation = deal(config)
-    workbench, initial = Workbench(config, federation), InitialWeights(config, federation)
+    context, initial = ProcessContext(config, federation), InitialWeights(config, federation)
     weights = initial("small_cnn_bn")
     vector, draw = weights.vector.copy(), np.random.default_rng(0)
     buffers = vector[weights.parameters :]
     buffers[:] = buffers * draw.uniform(0.01, 3, buffers.shape) + 0.3 * draw.uniform(0, 1, buffers.shape)
     weights = weights.with_vector(vector)
-    found = workbench.evaluate("small_cnn_bn", weights)
+    found = context.evaluate("small_cnn_bn", weights)
 
     dataset, values = federation.dataset, {}
     for training in (False, True):
@@ -45,7 +45,7 @@ def test_evaluation_has_the_encoder_in_eval_mode() -> None:
     for protocol, value in values[False].items():
         assert abs(found[protocol] - value) <= 1.5 / len(dataset.test)
         assert abs(values[True][protocol] - value) > 2.5 / len(dataset.test)
-    again = workbench.evaluate("small_cnn_bn", weights)
+    again = context.evaluate("small_cnn_bn", weights)
     assert found == again
 
 
@@ -60,9 +60,12 @@ def test_a_gpu_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_raw_pixels_are_measured_on_the_device_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny("fedsimclr")
     federation = deal(config)
-    workbench = Workbench(config, federation)
+    context = ProcessContext(config, federation)
     needed = 4 * (len(federation.dataset.train) + len(federation.dataset.test)) * 8 * 8 * 3
-    workbench.device = torch.device("meta")
-    for room, expected in ((needed / bench.PIXELS_SHARE, "meta"), (needed / bench.PIXELS_SHARE - 8, "cpu")):
-        monkeypatch.setattr(bench, "device_memory", lambda device, room=room: room)
-        assert workbench.material(None).device == torch.device(expected)
+    context.device = torch.device("meta")
+    for room, expected in (
+        (needed / process_context.PIXELS_SHARE, "meta"),
+        (needed / process_context.PIXELS_SHARE - 8, "cpu"),
+    ):
+        monkeypatch.setattr(process_context, "device_memory", lambda device, room=room: room)
+        assert context.material(None).device == torch.device(expected)
