@@ -455,6 +455,18 @@ def test_an_encoder_that_is_not_better_than_untrained_comes_with_what_to_try(las
     ) == (advised)
 
 
+def test_where_the_untrained_encoder_has_all_another_measure_is_advised() -> None:
+    text = io.StringIO()
+    summary = {
+        "accuracy": {"knn": 1.0}, "untrained": {"knn": 1.0}, "pixels": {}, "best": {},
+        "evaluation": {"test_images": 4000}, "rounds": 9,
+        "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0,
+    }  # fmt: skip
+    conclude(Console(file=text, width=120), summary, "runs/demo")
+    assert "try next      a harder measure, since the untrained encoder has nearly all of this one" in text.getvalue()
+    assert "more rounds" not in text.getvalue()
+
+
 def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
     assert accuracy_text(0.5) == "0.500"
     assert accuracy_text(None) == "-"

@@ -216,7 +216,7 @@ class Run:
         self,
         round: int | None = None,
         *,
-        client: int | Iterable[int] | None = None,
+        client: int | str | Iterable[int | str] | None = None,
         images: int = 1000,
         **moved: object,
     ) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Run:
 
         Args:
             round: whose messages; None: those of the last finished round.
-            client: whom to audit, one or several; None: the first who took part and has images enough.
+            client: whom to audit, one or several, by number or name; None: the first who has images enough.
             images: members at most, and as many others.
             moved: where the run's images and files lie now: ``data__path="elsewhere"``.
         Returns:

@@ -77,7 +77,7 @@ def audited(
     uri: str | None,
     round: int | None,
     *,
-    client: int | Iterable[int] | None,
+    client: int | str | Iterable[int | str] | None,
     images: int,
     moved: Mapping[str, object],
 ) -> dict[str, Any]:
@@ -94,11 +94,12 @@ def audited(
         return leak(run, round, _clients(client), images, changes=changes, trust_imports=True).document
 
 
-def _clients(given: int | Iterable[int] | None) -> list[int]:
-    """One, several or none. Raises UserError for what is no client's number."""
+def _clients(given: int | str | Iterable[int | str] | None) -> list[int | str]:
+    """One, several or none, by number or by name. Raises UserError for what is neither."""
     if given is None:
         return []
     several: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     for client in several:
-        check_count(client, "client")
-    return [int(client) for client in several]
+        if not isinstance(client, str):
+            check_count(client, "client")
+    return [client if isinstance(client, str) else int(client) for client in several]

@@ -20,8 +20,8 @@ def leak(
     ] = None,
     round: Annotated[int | None, typer.Option(help="Whose messages; by default the last finished one.")] = None,
     client: Annotated[
-        list[int] | None,
-        typer.Option(help="May be repeated; by default the first who took part and has images enough."),
+        list[str] | None,
+        typer.Option(help="Its number or name; may be repeated; by default the first with images enough."),
     ] = None,
     images: Annotated[int, typer.Option(min=20, help="Members at most, and as many others.")] = 1000,
     trust_imports: Annotated[

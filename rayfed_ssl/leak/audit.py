@@ -114,14 +114,14 @@ def _too_few(federation: Federation, client: int, pairs: int) -> str:
     needed = f"at least {LEAST} of each are needed"
     if federation.tasks is not None:
         return (
-            f"data.task_images: client {client} has {pairs} images to train on and as many test images of its own task "
-            f"of the same classes (a third of the test images is the reference); {needed}: more images of each class "
-            "(data.task_images, data.limit), or another --client"
+            f"data.task_images: {federation.called(client)} has {pairs} images to train on with a test image of its "
+            f"own task and of the same class beside each (a third of the test images is the reference); {needed}: more "
+            "images of each class (data.task_images, data.limit), or another --client"
         )
-    alike = "classes" if federation.dataset.train.clients is None else "classes and clients"
+    alike = "class" if federation.dataset.train.clients is None else "class and client"
     return (
-        f"evaluation.select.share: client {client} and the images held out have {pairs} images of the same {alike}; "
-        f"{needed}: hold out a larger share, or choose another --client"
+        f"evaluation.select.share: {federation.called(client)} has {pairs} training images with a held-out image of "
+        f"the same {alike} beside each; {needed}: hold out a larger share, or choose another --client"
     )
 
 

@@ -95,7 +95,8 @@ def replayed(
             worker = this.cohort.worker
             assert isinstance(worker, RecordingWorker)
             worker.clients = frozenset(clients(this.federation))
-            say(f"repeating round{'s' * (first < round)} {first}" + (f" to {round}" if first < round else ""))
+            several = f" to {round}, since the newest checkpoint before (checkpoint.every)"
+            say(f"repeating round{'s' * (first < round)} {first}{several if first < round else ''}")
             for t in range(this.start + 1, round + 1):
                 worker.recording = t == round
                 this.round(t)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, unaudited
@@ -18,6 +19,7 @@ from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import FILE, read_leak
 from rayfed_ssl.records.summary_file import known_summary, read_summary
+from rayfed_ssl.report.formats import plural
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage import checkpoint
@@ -51,7 +53,7 @@ class Leak:
 def leak(
     run: Path,
     round: int | None = None,
-    clients: Sequence[int] = (),
+    clients: Sequence[int | str] = (),
     images: int = 1000,
     *,
     changes: Sequence[str] = (),
@@ -62,7 +64,8 @@ def leak(
 
     Args:
         round: which; by default the last.
-        clients: whom to audit; by default the first who took part in the round and has images enough.
+        clients: whom to audit, by number or by name (of its folder, or its value of a client column); by default the
+            first who took part in the round and has images enough.
         images: members per client at most, and as many others.
         changes: ``data.path=..`` where the run's images have moved, and the like for its other files.
         trust_imports: whether to run code that the run folder brings along.
@@ -82,18 +85,21 @@ def leak(
             f"--round: found {last}, in which no client took part, so nothing was sent; name one in which some did, "
             "as communication.parquet says"
         )
-    if absent := sorted(set(clients) - worker.present):
+    wanted = numbered(clients, worker.federation)
+    if absent := sorted(set(wanted) - worker.present):
         raise UserError(
             f"--client: client {absent[0]} took no part in round {last}; who did: {', '.join(map(str, present))}"
         )
     findings: list[Finding] = []
-    chosen = list(dict.fromkeys(clients)) or [*islice(_enough(present, images, config.seed, worker.federation), 1)]
+    chosen = list(dict.fromkeys(wanted)) or [*islice(_enough(present, images, config.seed, worker.federation), 1)]
     chosen = chosen or present[:1]  # who then says what is too few
     for client in chosen:
         sets = draw_sets(worker.federation, client, images, config.seed)
         exchanges = [one for one in recorded if one.client == client]
         findings += Audit(worker, client, last, sets).findings(exchanges)
-        say(f"client {client}: {len(sets.members)} members, {len(sets.others)} others")
+        say(f"{worker.federation.called(client)}: {len(sets.members)} members, {len(sets.others)} others")
+    if not clients and (others := len(present) - len(chosen)):
+        say(f"{plural(others, 'other client')} not audited: --client NUMBER or NAME, which may be repeated, chooses")
     mine = [one for one in recorded if one.client in chosen]
     missed = unaudited(mine, findings)
     fewest = min((one.members for one in findings), default=0)
@@ -122,9 +128,28 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**new, "findings": rows, "unaudited": sorted(missed), "null_deviation": null}
 
 
-def _whom(clients: Sequence[int], images: int, seed: int, federation: Federation) -> Sequence[int]:
+def numbered(clients: Sequence[int | str], federation: Federation) -> list[int]:
+    """The numbers of clients that were given by number or by name. Raises UserError for a name that none has."""
+    names = list(federation.given_names or ())
+    found: list[int] = []
+    for client in clients:
+        if isinstance(client, int):
+            found.append(client)
+        elif client in names:
+            found.append(names.index(client))
+        elif client.isdecimal():
+            found.append(int(client))
+        else:
+            known = f"; names: {', '.join(map(printable, names[:MOST_NAMED]))}" if names else ", which have no names"
+            raise UserError(
+                f"--client: found '{printable(client)}'; this run has {len(federation.sizes)} clients{known}"
+            )
+    return found
+
+
+def _whom(given: Sequence[int | str], images: int, seed: int, federation: Federation) -> Sequence[int]:
     """Whose exchanges to record. Raises UserError for clients that cannot be audited, before any round is repeated."""
-    known = federation.clients
+    known, clients = federation.clients, numbered(given, federation)
     for client in clients:
         if client not in known:
             gaps = len(known) <= known[-1] - known[0]

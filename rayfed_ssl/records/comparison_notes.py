@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
+from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.text import listed, printable
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
+from rayfed_ssl.records.comparison import LEVEL, RAW_PIXELS, UNTRAINED, Comparison
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
 from rayfed_ssl.records.image_sampling import counted, held_out, not_counted
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
 from rayfed_ssl.records.significance import MARGIN
 
+_stats = LazyModule("scipy.stats")
 MOST_FOLDERS = 5  # of a row, named
 
 
@@ -117,6 +119,11 @@ def _intervals(comparison: Comparison) -> list[str]:
         more.append(f"clients: its 95% interval {'that counts clients, too' if several else 'over those of this seed'}")
     words = f"level: the interval contains zero and lies within {MARGIN:g} of it; not told apart: it contains zero and "
     words += "reaches further."
+    if len(comparison.seeds) == 2:
+        words += (
+            f" Of two seeds, Student's t has one degree of freedom: an interval over seeds is {_reach(2):.1f} standard "
+            f"errors wide on either side, of three {_reach(3):.1f}."
+        )
     if several:
         second = f"Second line: paired difference to {first} with its 95% interval (Student's t over seeds)"
         more += ["the words rest on it where there is one"] if more else []
@@ -125,6 +132,11 @@ def _intervals(comparison: Comparison) -> list[str]:
         second = f"Second line: difference to {first}"
         return [f"{'; '.join([second, *more])}, so another seed may say otherwise; {words}"]
     return [f"Second line: difference to {first}; of one seed there is no interval, so it may be chance."]
+
+
+def _reach(seeds: int) -> float:
+    """How many standard errors a 95% interval over so many seeds reaches to either side."""
+    return float(_stats.t.ppf((1 + LEVEL) / 2, seeds - 1))
 
 
 def _below(comparison: Comparison, baseline: str) -> list[str]:
@@ -156,7 +168,21 @@ def _columns(comparison: Comparison) -> list[str]:
         f"encoder's {main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
     )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
-    return [f"MB: millions of bytes to and from all clients; {hours}seconds: those of a run's rounds{until}."]
+    lines = [f"MB: millions of bytes to and from all clients; {hours}seconds: those of a run's rounds{until}."]
+    if main is not None and (doubtful := _doubtful_gains(comparison, main)):
+        lines.append(
+            f"The {main} gain of {_listed(doubtful)} is not told apart from none, so the cost of 90% of it says little."
+        )
+    return lines
+
+
+def _doubtful_gains(comparison: Comparison, main: str) -> list[str]:
+    """Rows that gained something in the mean, and whose interval over the untrained encoder does not exclude zero."""
+    untrained = next((row for row in comparison.rows if row.name == UNTRAINED), None)
+    if untrained is None:
+        return []
+    gains = {row.name: row.difference(untrained, main) for row in comparison.trained if row.bytes_to(main) is not None}
+    return [name for name, gain in gains.items() if gain is not None and gain.judged() not in (None, "above")]
 
 
 def _private(comparison: Comparison) -> list[str]:

@@ -26,14 +26,16 @@ def test_images(row: Row, measure: str) -> int | None:
 
 
 def counted(comparison: Comparison) -> set[Drawn]:
-    """What intervals of the table count, beside seeds."""
-    found = _compared(comparison, comparison.measures)
+    """What intervals of the table count, beside seeds; also those of the untrained encoder and of raw pixels."""
+    found = _compared(comparison, comparison.measures, comparison.rows[1:])
     return {drawn.of for _, _, drawn in found if isinstance(drawn, DrawnInterval)}
 
 
-def _compared(comparison: Comparison, measures: Sequence[str]) -> Iterator[tuple[Row, str, DrawnInterval | str]]:
+def _compared(
+    comparison: Comparison, measures: Sequence[str], rows: Sequence[Row]
+) -> Iterator[tuple[Row, str, DrawnInterval | str]]:
     """(row, measure, the interval of its difference to the first row that counts more than seeds; or why not)."""
-    for row in comparison.trained[1:]:
+    for row in rows:
         for measure in measures:
             if (found := row.difference(comparison.first, measure)) is not None:
                 yield row, measure, found.drawn
@@ -45,7 +47,7 @@ def not_counted(comparison: Comparison) -> list[str]:
     """
     found: dict[str, dict[str, list[str]]] = {}
     whole = set()
-    for row, measure, drawn in _compared(comparison, comparison.scores):
+    for row, measure, drawn in _compared(comparison, comparison.scores, comparison.trained[1:]):
         if isinstance(drawn, DrawnInterval):
             whole.add(measure)
         else:

@@ -21,7 +21,7 @@ from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.measured_rows import train_rows
-from rayfed_ssl.federated.remarks import remarks
+from rayfed_ssl.federated.remarks import FEW, MOST_NAMED, remarks
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
@@ -107,9 +107,8 @@ def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:
     used = [
         line for name, row in config.evaluation.rows.items() for line in row.remarks(config.evaluation.of(name), labels)
     ]
-    return as_notes(
-        [*federation.notes(metrics), *_all_grey(config, federation), *_of_one_class(config, federation), *used, *others]
-    )
+    own = [*_of_one_class(config, federation), *_few_own(config, federation)]
+    return as_notes([*federation.notes(metrics), *_all_grey(config, federation), *own, *used, *others])
 
 
 def _all_grey(config: RunConfig, federation: Federation) -> Iterator[Note]:
@@ -132,6 +131,23 @@ def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[Note]:
         yield Note.shareable(
             f"{alone} of {len(classes) - classes.count(0)} clients with own test images have those of one class alone",
             f": they have no own {' or '.join(metrics)}, and a mean over clients is without them",
+        )
+
+
+def _few_own(config: RunConfig, federation: Federation) -> Iterator[Note]:
+    """A line where clients have few own test images: a mean over clients counts them as much as any other."""
+    if federation.own_tests is None or not any(protocol.classifies for protocol in config.evaluation.rows.values()):
+        return
+    labels = federation.dataset.test.labels
+    counts = {client: int((labels[federation.own_tests[client]] >= 0).sum()) for client in federation.clients}
+    tested = [client for client, count in counts.items() if count]
+    few = [client for client in tested if counts[client] < FEW]
+    if few:
+        named = ", ".join(f"{federation.called(client)}: {counts[client]}" for client in few[:MOST_NAMED])
+        more = f", and {len(few) - MOST_NAMED} more" if len(few) > MOST_NAMED else ""
+        yield Note.shareable(
+            f"{len(few)} of {len(tested)} clients with own test images have fewer than {FEW}",
+            f" ({named}{more}): a mean over clients (own_..) counts each as much as any other",
         )
 
 

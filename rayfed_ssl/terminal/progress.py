@@ -21,13 +21,18 @@ from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import plural, span
 from rayfed_ssl.report.measures import features_name
-from rayfed_ssl.report.verdict import BETTER, Verdict, best_below_last, verdict
+from rayfed_ssl.report.verdict import BETTER, Verdict, best_below_last, mean, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
 
 TRY_NEXT = 'more rounds, a smaller train.batch_size, other views ("Which views?" in docs/data.md)'
 """For who has an encoder that is not better than the untrained one."""
+NEARLY_ALL = 0.99
+NOTHING_LEFT = (
+    "a harder measure, since the untrained encoder has nearly all of this one: fewshot, other evaluation.protocols, or "
+    "fewer labelled images (evaluation.train_images)"
+)
 EVALUATION, FEATURES, PIXELS = "eval/", "features/", "pixels_"
 RANK = "rankme"  # of what describes features, what stands beside accuracies, too: a collapse shows there first
 
@@ -199,6 +204,12 @@ def _failed(dropped: Mapping[str, int]) -> str:
     return f"{plural(dropped['clients'], 'client')}, left out {plural(dropped['times'], 'time')}"
 
 
+def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
+    """What may help a run that is not better than its untrained encoder by the measure of its verdict."""
+    untrained = mean(summary["untrained"].get(found.protocol)) if found.protocol else None
+    return NOTHING_LEFT if untrained is not None and untrained >= NEARLY_ALL else TRY_NEXT
+
+
 def conclusion(console: Console, found: Verdict) -> None:
     """The report's sentence, on one line."""
     plain = found.sentence.replace("−", "-")  # not every encoding has a minus
@@ -224,7 +235,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         **({"replies": replies_text(replies)} if replies else {}),
         **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
-        **({"try next": TRY_NEXT} if found is not None and found.kind not in (None, BETTER) else {}),
+        **({"try next": _try_next(summary, found)} if found is not None and found.kind not in (None, BETTER) else {}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),

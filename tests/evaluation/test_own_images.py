@@ -103,6 +103,23 @@ def run(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.T
     return request.param, folder
 
 
+def test_clients_with_few_own_images_are_counted_and_named(tmp_path: Path) -> None:
+    """In a run's note with their names, on a card without. One without any own test image has no own accuracy."""
+    rng = np.random.default_rng(0)
+    for place, count in (("train/x/a", 6), ("train/y/a", 6), ("train/z/a", 6), ("test/x/a", 4), ("test/y/a", 5)):
+        (tmp_path / "images" / place).mkdir(parents=True)
+        for k in range(count):
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / place / f"{k}.png")
+    chosen = config(tmp_path / "images")
+    (found,) = [note for note in image_notes(chosen, deal(chosen)) if "have fewer than" in note.text]
+    assert found.text == (
+        "1 of 2 clients with own test images have fewer than 5 (client 0 (x): 4): a mean over clients (own_..) counts "
+        "each as much as any other"
+    )
+    assert found.public == "1 of 2 clients with own test images have fewer than 5"
+
+
 def test_clients_with_own_images_of_one_class_are_counted(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for place in ("train/x/a", "train/x/b", "train/y/a", "train/y/b", "train/z/a", "train/z/b", "test/x/a", "test/x/b",

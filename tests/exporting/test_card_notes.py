@@ -189,6 +189,7 @@ LINES = (
     "all 4 training images with an owner belong to one",
     "all 7 images are grey, and are read with three channels that are the same",
     "1 of 2 clients with own test images have those of one class alone",
+    "1 of 2 clients with own test images have fewer than 5",
     "data.partition.path: 6 of 9 training images are nobody's",
     "no round applies fedfoa's term",
     "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from rayfed_ssl.leak.audit import (
     suspicious,
 )
 from rayfed_ssl.leak.replay import replayed
-from rayfed_ssl.leak.run import added, leak
+from rayfed_ssl.leak.run import added, leak, numbered
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
 from rayfed_ssl.methods.fedmd import subset
@@ -272,12 +273,28 @@ def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
     sizes = {f.client: f.members for f in leak(tmp_path / "run", clients=[0, 1]).findings}
     assert sizes[0] < sizes[1]
     monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", sizes[0] + 1)
-    assert {f.client for f in leak(tmp_path / "run").findings} == {1}
-    with pytest.raises(UserError, match=r"client 0 and the images held out have .*; clients that have enough: 1$"):
+    said: list[str] = []
+    assert {f.client for f in leak(tmp_path / "run", say=said.append).findings} == {1}
+    assert said[-1] == "1 other client not audited: --client NUMBER or NAME, which may be repeated, chooses"
+    with pytest.raises(
+        UserError, match=r"client 0 has \d+ training images with a held-out image .*; clients that have enough: 1$"
+    ):
         leak(tmp_path / "run", clients=[0, 1])
     monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", sizes[1] + 1)
-    with pytest.raises(UserError, match=r"client 0 and the images held out have .*, or choose another --client$"):
+    with pytest.raises(
+        UserError, match=r"client 0 has \d+ training images with a held-out image .*, or choose another --client$"
+    ):
         leak(tmp_path / "run")
+
+
+def test_clients_are_named_by_number_or_by_the_name_of_their_folder() -> None:
+    named = SimpleNamespace(given_names=("north", "7", "south"), sizes=np.array([9, 9, 9]))
+    assert numbered(["south", 0, "1", "7"], named) == [2, 0, 1, 1]  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^--client: found 'west'; this run has 3 clients; names: north, 7, south$"):
+        numbered(["west"], named)  # type: ignore[arg-type]
+    nameless = SimpleNamespace(given_names=None, sizes=np.array([9, 9]))
+    with pytest.raises(UserError, match=r"^--client: found 'west'; this run has 2 clients, which have no names$"):
+        numbered(["west"], nameless)  # type: ignore[arg-type]
 
 
 def test_what_knows_nothing_and_tells_members_apart_is_named() -> None:

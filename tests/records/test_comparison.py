@@ -408,6 +408,24 @@ def test_without_a_clock_there_are_no_hours(tmp_path: Path) -> None:
     assert "h: hours of the virtual clock" in " ".join(notes(two_rows(tmp_path / "timed", virtual=(1.0, 2.0, 3.0))))
 
 
+def test_two_seeds_are_told_how_wide_their_intervals_are(tmp_path: Path) -> None:
+    """The quantiles are those of printed tables of Student's t."""
+    told = "an interval over seeds is 12.7 standard errors wide on either side, of three 4.3."
+    for seeds in (2, 3):
+        rows = {"a": three(tmp_path / f"{seeds}", "a", A[:seeds]), "b": three(tmp_path / f"{seeds}", "b", B[:seeds])}
+        assert (told in " ".join(notes(of_variants(rows)))) == (seeds == 2)
+
+
+def test_what_ninety_percent_of_a_doubtful_gain_cost_says_little(tmp_path: Path) -> None:
+    gains = {"clear": [0.12, 0.13, 0.11], "doubtful": [0.30, 0.02, 0.01]}
+    rows = {name: three(tmp_path, name, [UNTRAINED + gain for gain in of]) for name, of in gains.items()}
+    for name, of in gains.items():
+        assert (stats.ttest_1samp(of, 0).pvalue < 0.05) == (name == "clear")
+    told = "The knn gain of doubtful is not told apart from none, so the cost of 90% of it says little."
+    assert told in notes(of_variants(rows))
+    assert "gain of" not in " ".join(notes(of_variants({"clear": rows["clear"]})))
+
+
 def test_a_reader_is_told_what_a_value_is(tmp_path: Path) -> None:
     runs = three(tmp_path, "own", B, method="local", clients=True)
     made = of_variants({"a": three(tmp_path, "a", A), "own": runs})

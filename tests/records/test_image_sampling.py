@@ -75,6 +75,17 @@ def test_one_seed_has_no_interval_that_could_leave_something_out(runs: list[Path
     assert f"Of local (knn): there is no interval, because {LACKING}." in notes(made)
 
 
+def test_the_untrained_encoders_intervals_are_explained_where_no_method_has_one(runs: list[Path]) -> None:
+    """One row of one seed: what is compared with it is what it began with, by the answers that its run kept."""
+    made = of_runs(runs[:1])
+    untrained = made.rows[1].difference(made.first, "knn")
+    assert untrained is not None
+    assert not isinstance(untrained.drawn, str)
+    told = " ".join(notes(made))
+    assert "images: its 95% interval over the test images of this one seed" in told
+    assert "of one seed there is no interval" not in told
+
+
 def test_runs_as_they_are_leave_no_test_image_out(runs: list[Path]) -> None:
     for folders in (runs, [runs[0], runs[2]]):
         made = of_runs(folders)
