@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 import scipy.stats
 
 from rayfed_ssl.base.files import write_json
