@@ -122,6 +122,14 @@ class MethodServer(Generic[Config]):
         """
         return None if self.reaches_clients else Traffic(0, 0)
 
+    def with_replies(self, down: int, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        """The traffic of a client that is sent ``down`` bytes in round t >= 1 and replies to the round's ``operations``
+        with what their ``workload`` says; None where one is not known beforehand.
+        """
+        works = [self.workload(operation, client) for operation in self.operations(t, client, met)]
+        known = [work.up_bytes for work in works if work is not None]
+        return Traffic(down, sum(known)) if len(known) == len(works) else None
+
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
         """How many images the server's own work (``cohort.serve``) will read in round t, exactly, where these clients
         are asked and nobody is lost; each once per pass, as clients' are counted. Round 0 is ``start``. None where that

@@ -102,16 +102,18 @@ class Server(MethodServer[AnyConfig]):
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs; where momentum targets are averaged, too, the reply has one."""
         if not self.config.averages_target:
-            return self.fitting(client, weights=self.weights)
-        return self.fitting(client, weights=self.weights, target=self.setup.target_size(self.common_encoder))
+            return self.fitting(client, weights=self.setup.network_size(self.common_encoder))
+        encoder = self.common_encoder
+        return self.fitting(client, weights=self.setup.network_size(encoder), target=self.setup.target_size(encoder))
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """Weights both ways. A target that is averaged goes up, too, and from the second round on comes down."""
         if t == 0:
             return Traffic(0, 0)
-        size = self.setup.weight_bytes(self.common_encoder)
-        target = self.setup.target_size(self.common_encoder).total if self.config.averages_target else 0
-        return Traffic(size + (target if t > 1 else 0), size + target)
+        down = self.setup.weight_bytes(self.common_encoder)
+        if self.config.averages_target and t > 1:
+            down += self.setup.target_size(self.common_encoder).total
+        return self.with_replies(down, t, client, met)
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()

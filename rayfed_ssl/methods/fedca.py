@@ -212,14 +212,14 @@ class Server(MethodServer[Config]):
             return Traffic(public.pixels.nbytes + weights, 0)
         row = 4 * self.config.projection_dim if method.has_dictionary else 0
         others = int(sizes[sorted(set(met) - {client} if method.exclude_own else met)].sum())
-        return Traffic(weights + row * min(self.dictionary_size, others), weights + row * int(sizes[client]))
+        return self.with_replies(weights + row * min(self.dictionary_size, others), t, client, met)
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs with public images at every step; a pass over the public images for the targets, one over the
         shard for its dictionary.
         """
         count = int(self.setup.federation.sizes[client])
-        work = self.fitting(client, weights=self.weights)
+        work = self.fitting(client, weights=self.setup.network_size(self.config.clients.encoder(client)))
         public = self.setup.federation.public
         if self.method.alignment and public is not None:
             each_step = self.fit_batches(client).steps * min(self.method.alignment_batch, len(public))

@@ -151,8 +151,9 @@ class Server(MethodServer[Config]):
         return self.fitting(client, weights=self.setup.network_size(self.encoder(client)))
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        size = self.setup.weight_bytes(self.encoder(client)) if t else 0
-        return Traffic(size, size)
+        if t == 0:
+            return Traffic(0, 0)
+        return self.with_replies(self.setup.weight_bytes(self.encoder(client)), t, client, met)
 
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
         return counting(self.method.weights, clients)

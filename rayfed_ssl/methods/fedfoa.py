@@ -186,12 +186,11 @@ class ServerHalf(ServerPlugin[Config]):
         self.incoming[client] = fields["correlation"]
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        n = self.setup.config.projection_dim
-        triangle = 2 * n * (n + 1)
         peers = len(set(met) - {client}) if t > self.config.warmup else 0
+        triangle = self.workload(client).up_bytes
         return Traffic(peers * triangle, triangle) if t else Traffic(0, 0)
 
-    def workload(self, client: int) -> Workload | None:
+    def workload(self, client: int) -> Workload:
         n, config = self.setup.config.projection_dim, self.config
         images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
         return Workload(images, {"correlation": 2 * n * (n + 1)}, passes=images)

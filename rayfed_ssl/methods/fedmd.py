@@ -148,7 +148,7 @@ class Server(MethodServer[Config]):
         """Once the public images; then outputs up, and from the second round on the consensus down."""
         if t == 0:
             return Traffic(self.setup.federation.public_images.pixels.nbytes, 0)
-        return Traffic(self.output_bytes if t > 1 else 0, self.output_bytes)
+        return self.with_replies(self.output_bytes if t > 1 else 0, t, client, met)
 
     @property
     def output_bytes(self) -> int:

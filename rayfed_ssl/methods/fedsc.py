@@ -209,7 +209,7 @@ class Server(MethodServer[Config]):
             images = int(self.setup.federation.sizes[client])
             matrix = {"correlation": 4 * self.config.projection_dim**2}
             return Workload(images, matrix, passes=images * self.method.sharing_passes)
-        return self.fitting(client, weights=self.weights)
+        return self.fitting(client, weights=self.setup.network_size(self.config.clients.encoder(client)))
 
     def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
         return ("correlation", TRAINS) if t in self.sharing else (TRAINS,)
@@ -220,7 +220,7 @@ class Server(MethodServer[Config]):
         weights = self.setup.weight_bytes(self.config.clients.encoder(client))
         matrix = 4 * self.config.projection_dim**2
         others = bool(self.sharing) and t >= self.sharing[0]
-        return Traffic(weights + (matrix if others else 0), weights + (matrix if t in self.sharing else 0))
+        return self.with_replies(weights + (matrix if others else 0), t, client, met)
 
     def asks_everybody(self, t: int) -> bool:
         return bool(self.sharing) and t == self.sharing[0]

@@ -138,7 +138,7 @@ class Server(fedavg.Server[Config]):
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """A third view of every image, where turns are predicted."""
-        cost = self.fitting(client, weights=self.weights)
+        cost = self.fitting(client, weights=self.setup.network_size(self.common_encoder))
         if not self.method.rotation:
             return cost
         return with_third_view(cost)

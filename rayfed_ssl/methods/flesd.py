@@ -293,17 +293,12 @@ class Server(MethodServer[Options]):
         if t == 0:
             return Traffic(self.setup.federation.public_images.pixels.nbytes, 0)
         down = self.weight_bytes[encoder] if shares_weights(self.config) else 0
-        return Traffic(down, sum(self.uploaded(encoder).values()))
-
-    def uploaded(self, encoder: str) -> dict[str, int]:
-        """Bytes of a client's reply by field."""
-        return {"representations": self.images * row_bytes(self.dimensions[encoder], self.method.upload)}
+        return self.with_replies(down, t, client, met)
 
     def workload(self, operation: str, client: int) -> Workload | None:
         """Local epochs, then one pass over the public images for their representations."""
-        return self.fitting(client) + Workload(
-            self.images, self.uploaded(self.config.clients.encoder(client)), passes=self.images
-        )
+        row = row_bytes(self.dimensions[self.config.clients.encoder(client)], self.method.upload)
+        return self.fitting(client) + Workload(self.images, {"representations": self.images * row}, passes=self.images)
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
         """The first anchors, then the epochs of the distillation."""

@@ -162,7 +162,8 @@ class Server(MethodServer[Config]):
         memory = Workload(remembered, {"centroids": self.centroid_bytes(client)}, passes=remembered)
         if operation == "cluster":
             return memory
-        cost = self.fitting(client, weights=self.weights, target=self.setup.target_size(self.common_encoder))
+        encoder = self.common_encoder
+        cost = self.fitting(client, weights=self.setup.network_size(encoder), target=self.setup.target_size(encoder))
         if self.method.rotation:
             cost = with_third_view(cost)
         return cost + memory
@@ -180,8 +181,7 @@ class Server(MethodServer[Config]):
             size(self.common_encoder).total for size in (self.setup.network_size, self.setup.target_size)
         )
         clusters = 4 * self.method.global_clusters * self.config.projection_dim
-        found = self.centroid_bytes(client) * (2 if t == 1 else 1)
-        return Traffic(weights + (target if t > 1 else 0) + clusters, weights + target + found)
+        return self.with_replies(weights + (target if t > 1 else 0) + clusters, t, client, met)
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
         """0: global centroids are fitted to local ones, not to images."""

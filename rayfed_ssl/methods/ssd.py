@@ -94,14 +94,14 @@ class Server(MethodServer[Config]):
         self.state["met"] = []
 
     def workload(self, operation: str, client: int) -> Workload | None:
-        return self.fitting(client, weights=self.weights)
+        return self.fitting(client, weights=self.setup.network_size(self.common_encoder))
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """Weights both ways; a client that is asked for the first time gets its dimensions."""
         if t == 0:
             return Traffic(0, 0)
         weights = self.setup.weight_bytes(self.common_encoder)
-        return Traffic(weights + (0 if client in met else dimensions_bytes(self.config)), weights)
+        return self.with_replies(weights + (0 if client in met else dimensions_bytes(self.config)), t, client, met)
 
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
         return counting(self.method.weights, clients)

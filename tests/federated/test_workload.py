@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import deal
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.forecast import forecast
@@ -151,3 +153,19 @@ def test_early_stopping_is_not_predicted(tmp_path: Path) -> None:
     config = tiny("local", **changes, objective__name="supervised", system={"deadline_s": 1e9})
     with pytest.raises(UserError, match="local does not know beforehand what 'train' costs a client"):
         run_locally(config, tmp_path / "run")
+
+
+class Asking(MethodServer[Any]):
+    """Asks for "a" twice and "b" in round 1, for "c", whose size nobody knows, in round 2."""
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return {"a": Workload(7, {"x": 3, "y": 4}), "b": Workload(0, {"x": 10 * client})}.get(operation)
+
+    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
+        return ("a", "a", "b") if t == 1 else ("a", "c")
+
+
+def test_traffic_has_the_replies_of_all_operations_or_is_not_known() -> None:
+    server = Asking(cast(Any, SimpleNamespace(config=None)))
+    assert server.with_replies(5, 1, 2, ()) == Traffic(down=5, up=7 + 7 + 20)
+    assert server.with_replies(5, 2, 2, ()) is None
