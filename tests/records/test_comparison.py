@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 import scipy.stats
 
 from rayfed_ssl.base.files import write_json
@@ -421,7 +420,7 @@ def test_what_ninety_percent_of_a_doubtful_gain_cost_says_little(tmp_path: Path)
     gains = {"clear": [0.12, 0.13, 0.11], "doubtful": [0.30, 0.02, 0.01]}
     rows = {name: three(tmp_path, name, [UNTRAINED + gain for gain in of]) for name, of in gains.items()}
     for name, of in gains.items():
-        assert (stats.ttest_1samp(of, 0).pvalue < 0.05) == (name == "clear")
+        assert (scipy.stats.ttest_1samp(of, 0).pvalue < 0.05) == (name == "clear")
     told = "The knn gain of doubtful is not told apart from none, so the cost of 90% of it says little."
     assert told in notes(of_variants(rows))
     assert "gain of" not in " ".join(notes(of_variants({"clear": rows["clear"]})))
