@@ -105,7 +105,9 @@ class Tally:
 
 def compact(right: Counts, draws: int) -> Counts:
     """Counts of at most ``draws`` in the smallest type that files of arrays know; contributions to areas stay."""
-    return right if is_area(right) else right.astype(np.uint8 if draws <= BYTE else np.int32)
+    if is_area(right):
+        return right
+    return right.astype(np.uint8) if draws <= BYTE else right.astype(np.int32)
 
 
 def is_area(right: NDArray[Any]) -> bool:

@@ -147,7 +147,9 @@ class _Read(NamedTuple):
 
 def _numbers(column: pa.ChunkedArray) -> Counts:
     """Contributions to an area as float64, all else as int64."""
-    return np.asarray(column.to_numpy(), np.float64 if pa.types.is_floating(column.type) else np.int64)
+    if pa.types.is_floating(column.type):
+        return np.asarray(column.to_numpy(), np.float64)
+    return np.asarray(column.to_numpy(), np.int64)
 
 
 def _read(path: Path) -> _Read | None:

@@ -63,7 +63,7 @@ def paired_scores(
     known = [of for of in (*last, *before) if of is not None]
     if len(known) < len(last) + len(before) or not last:
         return {}
-    found = {}
+    found = dict[str, list[float]]()
     for score in scores:
         name = base(score)
         if all(name in of.right and len(of.right[name]) == len(labels) > 1 for of in known):

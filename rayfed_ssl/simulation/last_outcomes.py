@@ -93,7 +93,12 @@ def _grouped(by_client: ByClient) -> list[list[Any]]:
 def _content(outcomes: Outcomes) -> object:
     """Equal for equal outcomes: of each score the draws, the type and a digest of the counts."""
     return tuple(
-        (score, outcomes.draws[score], counts.dtype.str, hashlib.sha256(np.ascontiguousarray(counts)).digest())
+        (
+            score,
+            outcomes.draws[score],
+            counts.dtype.str,
+            hashlib.sha256(np.ascontiguousarray(counts).tobytes()).digest(),
+        )
         for score, counts in outcomes.right.items()
     )
 

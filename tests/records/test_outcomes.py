@@ -43,7 +43,7 @@ def test_a_row_is_a_test_image_and_an_encoder(tmp_path: Path) -> None:
 def test_an_area_has_a_column_of_what_images_contribute_to_it(tmp_path: Path) -> None:
     """To the last bit; of encoders and draws the mean. A balanced accuracy has none: it is read out of its accuracy."""
     parts = {client: np.array([0.1 + client, 0.7, 1 / 3]) for client in (0, 1)}
-    kept = {
+    kept: dict[int | None, Outcomes] = {
         client: Outcomes({"knn": np.array([1, 0, 1], np.uint8), "fewshot_auc": part}, {"knn": 1, "fewshot_auc": 2})
         for client, part in parts.items()
     }
