@@ -112,16 +112,16 @@ def to_bytes(
     seen: NDArray[np.bool_] | None = None,
 ) -> EightBitImage:
     """Values of any shape: ``range``, or their own, becomes 0..255, and what lies beyond is clipped. Those that are not
-    ``seen`` count for no range and no clipping. Raises BadImage for NaN, and for one value alone without a range.
+    ``seen`` count for no range and no clipping. One value alone, without a range, becomes 0, as the smallest value of any
+    image does. Raises BadImage for NaN and infinity.
     """
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")
     counted = values if seen is None or not seen.any() else values[seen]
     own = (float(counted.min()), float(counted.max()))
     low, high = range or own
-    if low == high:
-        raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
-    scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
+    step = 255 / (high - low) if low < high else 0.0
+    scaled = np.rint((values.clip(low, high) - low) * step).astype(np.uint8)
     pixels = 255 - scaled if white_is_zero else scaled
     if range is None:
         return EightBitImage(pixels, spiked=_spiked(counted, own))

@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
+import pyarrow as pa
 from pydantic import AfterValidator, Field, model_validator
 
 from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
-from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.copies import kept_copies, of_one_colour
 from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, ImageForm
 from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, plain, scaled
@@ -43,7 +44,8 @@ from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.formats import HEIC_HERE
-from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
+from rayfed_ssl.data.images import Dataset, Images, Listing, Scaling, Source
+from rayfed_ssl.data.listing_checks import sound
 from rayfed_ssl.data.pixel_digests import kept_digests
 from rayfed_ssl.data.source_arrays import arrays_source
 from rayfed_ssl.data.source_digits import digits_source
@@ -272,18 +274,7 @@ def load(
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and not all(os.path.exists(file) for file in files.values()):
         source.check()
-    root = root_of(source)
-    skips, skipping = config.on_bad_image == "skip", skipping or f"set {key}.on_bad_image=skip"
-    found, broken = dict[str, Stored](), list[Undecodable]()
-    for split, file in files.items():
-        try:
-            found[split] = cached(file, partial(_listed, source, split, key), form, skips, key, skipping, root)
-        except Undecodable as error:
-            broken.append(error)
-    if broken:
-        names = _in_order([name for error in broken for name in error.names], source)
-        first = next(error for error in broken if error.names[0] == names[0])
-        raise Undecodable.named(names, first.reason, key, skipping)
+    found = _decoded(files, source, form, config, key, skipping or f"set {key}.on_bad_image=skip")
     _refuse_empty(found, config, key)
     train = found["train"]
     test = found["test"].images if "test" in found else _none_of(train.images)
@@ -295,7 +286,7 @@ def load(
     listed = tuple(note for stored in found.values() for note in stored.notes)
     misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key), key)
     range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
-    one_colour = plain(of_one_colour(train.images.pixels, test.pixels), counts["transparent"], config.background, key)
+    one_colour = _of_one_colour(found, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
     left = len(test), len(test) + len(train.images)
     wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
@@ -305,6 +296,31 @@ def load(
     grey = counts["grey"] == left[1]
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
     return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests, grey)
+
+
+def _decoded(
+    files: Mapping[str, Path], source: Source, form: ImageForm, config: SourceConfig, key: str, skipping: str
+) -> dict[str, Stored]:
+    """Each split, from its file or written there now. Raises Undecodable for the broken images of all splits."""
+    root, skips = root_of(source), config.on_bad_image == "skip"
+    found, broken = dict[str, Stored](), list[Undecodable]()
+    for split, file in files.items():
+        try:
+            found[split] = cached(file, partial(_listed, source, split, key), form, skips, key, skipping, root)
+        except Undecodable as error:
+            broken.append(error)
+    if broken:
+        names = _in_order([name for error in broken for name in error.names], source)
+        first = next(error for error in broken if error.names[0] == names[0])
+        raise Undecodable.named(names, first.reason, key, skipping)
+    return found
+
+
+def _of_one_colour(found: Mapping[str, Stored], transparent: int, background: Background, key: str) -> tuple[Note, ...]:
+    """What to say of images of one single colour, with the names of some."""
+    rows, colours = of_one_colour(*(stored.images.pixels for stored in found.values()))
+    names = pa.chunked_array([stored.names for stored in found.values()], pa.string())
+    return plain(colours, transparent, background, key, names.take(rows).to_pylist())
 
 
 def _refuse_empty(found: Mapping[str, Stored], config: SourceConfig, key: str) -> None:
@@ -320,7 +336,7 @@ def _refuse_empty(found: Mapping[str, Stored], config: SourceConfig, key: str) -
 
 
 def _listed(source: Source, split: str, key: str) -> Listing:
-    return _sound(source.listing(split), key)
+    return sound(source.listing(split), key)
 
 
 def _in_order(names: Sequence[str], source: Source) -> list[str]:
@@ -345,32 +361,6 @@ def _none_of(images: Images) -> Images:
     return images.rows(np.arange(0))
 
 
-def _sound(listing: Listing, key: str) -> Listing:
-    """A listing whose labels and clients fit its names, whoever wrote the source. Raises UserError."""
-    lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
-    if lowest < -1 or largest >= MOST_CLASSES:
-        found = lowest if lowest < -1 else largest
-        raise UserError(f"{key}.path: found the label {found}; allowed: 0 to {MOST_CLASSES - 1}, -1 where unknown")
-    if largest >= len(listing.class_names):
-        raise UserError(f"{key}.path: found the label {largest}; there are {len(listing.class_names)} class names")
-    if listing.clients is not None and int(listing.clients.max(initial=-1)) >= len(listing.client_names):
-        raise UserError(f"{key}.path: found more clients than their {len(listing.client_names)} names")
-    classes, clients = (_spelt(names, key) for names in (listing.class_names, listing.client_names))
-    return replace(listing, class_names=classes, client_names=clients)
-
-
-def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
-    """Names of classes or clients in normal form C. Raises UserError for two that become one."""
-    first: dict[str, str] = {}
-    for name in names:
-        if first.setdefault(composed(name), name) != name:
-            raise UserError(
-                f"{key}.path: two classes or clients are called {printable(name, 80)}, spelt in two normal forms of "
-                "Unicode (NFC and NFD); allowed: one of each name"
-            )
-    return tuple(printable(composed(name)) for name in names)
-
-
 def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str, range_may_be_unused: bool) -> Scaling | None:
     """What was done to images of more than 8 bits. Raises UserError for a range that is given in vain."""
     scaling = scaled(counts, config.range, key)
@@ -387,6 +377,8 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
             del settings[name]  # its default changes no key
     if config.range is not None:
         settings["clipped"] = "counted"  # files made before do not say how many were
+    if config.on_bad_image == "skip":
+        settings["of one value"] = "kept"  # images of more than 8 bits, which had been left out
     if config.on_bad_image == "skip" and installed():
         settings["dicom"] = installed()  # without them such images were left out
     if config.on_bad_image == "skip" and HEIC_HERE:

@@ -266,7 +266,7 @@ class _Table:
                     )
             if rows:
                 pixels = np.stack(squares)
-                self.one_colour.append(of_one_colour(pixels))
+                self.one_colour.append(of_one_colour(pixels)[1])
                 values = self._embedded(pixels)
                 if (broken := ~np.isfinite(values).all(axis=1)).any():
                     bad = printable(ids[int(np.flatnonzero(broken)[0])])

@@ -1,0 +1,36 @@
+"""Checks what a source lists before it is decoded: labels, clients, and the names of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.data.images import MOST_CLASSES, Listing
+
+
+def sound(listing: Listing, key: str) -> Listing:
+    """A listing whose labels and clients fit its names, whoever wrote the source. Raises UserError."""
+    lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
+    if lowest < -1 or largest >= MOST_CLASSES:
+        found = lowest if lowest < -1 else largest
+        raise UserError(f"{key}.path: found the label {found}; allowed: 0 to {MOST_CLASSES - 1}, -1 where unknown")
+    if largest >= len(listing.class_names):
+        raise UserError(f"{key}.path: found the label {largest}; there are {len(listing.class_names)} class names")
+    if listing.clients is not None and int(listing.clients.max(initial=-1)) >= len(listing.client_names):
+        raise UserError(f"{key}.path: found more clients than their {len(listing.client_names)} names")
+    classes, clients = (_spelt(names, key) for names in (listing.class_names, listing.client_names))
+    return replace(listing, class_names=classes, client_names=clients)
+
+
+def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
+    """Names of classes or clients in normal form C. Raises UserError for two that become one."""
+    first: dict[str, str] = {}
+    for name in names:
+        if first.setdefault(composed(name), name) != name:
+            raise UserError(
+                f"{key}.path: two classes or clients are called {printable(name, 80)}, spelt in two normal forms of "
+                "Unicode (NFC and NFD); allowed: one of each name"
+            )
+    return tuple(printable(composed(name)) for name in names)
