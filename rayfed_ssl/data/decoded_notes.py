@@ -15,7 +15,7 @@ from PIL import ImageColor
 
 from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.bit_depth import CLIPPED_SHARE, OUTER_SHARE
+from rayfed_ssl.data.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES
 from rayfed_ssl.data.decode import ENLARGED, Background
 from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.data.store import MISFITS, Misfits, Traits
@@ -38,12 +38,19 @@ SAID = {  # of so many images, besides how those of over 8 bits were scaled; and
 }
 
 
-def scaled(counts: Mapping[str, int], by: tuple[float, float] | None, key: str) -> Scaling | None:
-    """What was done to images of more than 8 bits, ``by`` which range; None where there are none."""
+def scaled(
+    counts: Mapping[str, int], by: tuple[float, float] | None, key: str, percentiles: bool = False
+) -> Scaling | None:
+    """What was done to images of more than 8 bits, ``by`` which range, and whether it is one of ``percentiles``; None
+    where there are none.
+    """
     if not counts["deep"]:
         return None
     own = "its own smallest and largest value"
     own = f"its own window where it has one (DICOM), else by {own}" if counts["windowed"] else own
+    if percentiles and by is not None:
+        of_these = "the 0.5th and the 99.5th percentile of the pixels of the training images"
+        return Scaling(counts["deep"], f"{key}.range={PERCENTILES}, which is {list(by)}: {of_these}")
     return Scaling(counts["deep"], own if by is None else f"{key}.range={list(by)}")
 
 
@@ -117,7 +124,8 @@ def _spiked(images: int, within: tuple[float, float], by_client: str, key: str |
     low, high = within
     most = f"{1 - 2 * OUTER_SHARE:.0%} of the pixels"
     few = "and keep at most 17 of 256 grey levels: a few pixels, such as hot ones, are far darker or brighter"
-    offered = f", and {key}.range=[{low:g},{high:g}] clips the others" if key is not None and low < high else ""
+    either = f"{key}.range=[{low:g},{high:g}], or {key}.range={PERCENTILES},"
+    offered = f", and {either} clips the others" if key is not None and low < high else ""
     return Note(
         f"{images} of them have {most} in less than a sixteenth of their own range, {few}; {most} of each lie within "
         f"{low:g} to {high:g}{offered}{by_client}",

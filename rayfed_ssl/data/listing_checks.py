@@ -1,4 +1,4 @@
-"""Checks what a source lists before it is decoded: labels, clients, and the names of both."""
+"""Checks what a source lists before it is decoded: labels, clients, and the names of both; orders names of images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
-from rayfed_ssl.data.images import MOST_CLASSES, Listing
+from rayfed_ssl.data.images import MOST_CLASSES, Listing, Source
 
 
 def sound(listing: Listing, key: str) -> Listing:
@@ -34,3 +34,16 @@ def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
                 "Unicode (NFC and NFD); allowed: one of each name"
             )
     return tuple(printable(composed(name)) for name in names)
+
+
+def in_order(names: Sequence[str], source: Source) -> list[str]:
+    """Names of images as the source's files and their rows follow one another, whichever split they are of."""
+    places = {printable(path): place for place, path in enumerate(source.files)}
+
+    def place(name: str) -> tuple[int, int]:
+        file, _, row = name.rpartition(" row ")
+        if name in places or not row.isdecimal():
+            return places.get(name, len(places)), 0
+        return places.setdefault(file, len(places)), int(row)  # of one file, an array after the other
+
+    return sorted(names, key=place)

@@ -22,7 +22,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.bit_depth import PERCENTILES, Range
 from rayfed_ssl.data.copies import kept_copies, of_one_colour
 from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, ImageForm
 from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, plain, scaled
@@ -45,7 +46,8 @@ from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.formats import HEIC_HERE
 from rayfed_ssl.data.images import Dataset, Images, Listing, Scaling, Source
-from rayfed_ssl.data.listing_checks import sound
+from rayfed_ssl.data.listing_checks import in_order, sound
+from rayfed_ssl.data.percentiles import kept_range
 from rayfed_ssl.data.pixel_digests import kept_digests
 from rayfed_ssl.data.source_arrays import arrays_source
 from rayfed_ssl.data.source_digits import digits_source
@@ -106,9 +108,10 @@ class SourceConfig(Block):
     """
     channels: Literal[1, 3] = 3
     """3: RGB; 1: grey."""
-    range: tuple[float, float] | None = None
-    """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield; null: each
-    is scaled by its own window where a DICOM file has one, else by its own smallest and largest value.
+    range: tuple[float, float] | Literal["percentiles"] | None = None
+    """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield;
+    ``percentiles``: the 0.5th and the 99.5th percentile of the pixels of all training images of more than 8 bits; null:
+    each is scaled by its own window where a DICOM file has one, else by its own smallest and largest value.
     """
     on_bad_image: Literal["fail", "skip"] = "fail"
     """Whether images that cannot be decoded end the run, all of them named up to 20, or are left out and named."""
@@ -136,7 +139,7 @@ class SourceConfig(Block):
             if getattr(self, key) != type(self).model_fields[key].default:
                 others = ", ".join(name for name, kind in SOURCES.items() if key in kind.reads)
                 raise ValueError(f"{key}: found a value; {self.name} reads none; allowed with name: {others}")
-        if self.range is not None and not self.range[0] < self.range[1]:
+        if isinstance(self.range, tuple) and not self.range[0] < self.range[1]:
             raise ValueError(f"range: found {list(self.range)}; allowed: [low, high] with low < high")
         return self
 
@@ -269,22 +272,29 @@ def load(
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
-    form = ImageForm(config.image_size, config.max_pixels, config.channels, config.range, config.fit, config.background)
+    form = ImageForm(config.image_size, config.max_pixels, config.channels, None, config.fit, config.background)
     source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
+    if "test" in files and source.doubt and "layout" not in config.model_fields_set:
+        raise UserError(source.doubt)
     if "test" in files and not all(os.path.exists(file) for file in files.values()):
         source.check()
-    found = _decoded(files, source, form, config, key, skipping or f"set {key}.on_bad_image=skip")
+    skipping = skipping or f"set {key}.on_bad_image=skip"
+    if isinstance(by := config.range, str):
+        missed = "" if config.on_bad_image == "skip" else skipping
+        trained = partial(_listed, source, "train", key)
+        by = kept_range(trained, form, cache / f"{stem}{part}-range.json", key, missed)
+    found = _decoded(files, source, replace(form, range=by), config, key, skipping)
     _refuse_empty(found, config, key)
     train = found["train"]
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
-    skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
+    skipped = tuple(in_order([name for stored in found.values() for name in stored.skipped], source))
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
-    scaling = _scaling(config, counts, key, range_may_be_unused)
+    scaling = _scaling(config, by, counts, key, range_may_be_unused)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key), key)
+    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(by, key), key)
     range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
     one_colour = _of_one_colour(found, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
@@ -295,7 +305,7 @@ def load(
     called = {split: stored.names for split, stored in found.items()}
     grey = counts["grey"] == left[1]
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests, grey)
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests, grey, by)
 
 
 def _decoded(
@@ -310,7 +320,7 @@ def _decoded(
         except Undecodable as error:
             broken.append(error)
     if broken:
-        names = _in_order([name for error in broken for name in error.names], source)
+        names = in_order([name for error in broken for name in error.names], source)
         first = next(error for error in broken if error.names[0] == names[0])
         raise Undecodable.named(names, first.reason, key, skipping)
     return found
@@ -339,19 +349,6 @@ def _listed(source: Source, split: str, key: str) -> Listing:
     return sound(source.listing(split), key)
 
 
-def _in_order(names: Sequence[str], source: Source) -> list[str]:
-    """Names of images as the source's files and their rows follow one another, whichever split they are of."""
-    places = {printable(path): place for place, path in enumerate(source.files)}
-
-    def place(name: str) -> tuple[int, int]:
-        file, _, row = name.rpartition(" row ")
-        if name in places or not row.isdecimal():
-            return places.get(name, len(places)), 0
-        return places.setdefault(file, len(places)), int(row)  # of one file, an array after the other
-
-    return sorted(names, key=place)
-
-
 def _undivided(source: Source) -> Source:
     alone = source.alone
     return source if alone is None else replace(source, listing=lambda split: alone())
@@ -361,11 +358,13 @@ def _none_of(images: Images) -> Images:
     return images.rows(np.arange(0))
 
 
-def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str, range_may_be_unused: bool) -> Scaling | None:
+def _scaling(
+    config: SourceConfig, by: Range | None, counts: Mapping[str, int], key: str, range_may_be_unused: bool
+) -> Scaling | None:
     """What was done to images of more than 8 bits. Raises UserError for a range that is given in vain."""
-    scaling = scaled(counts, config.range, key)
-    if scaling is None and config.range is not None and not range_may_be_unused:
-        raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
+    scaling = scaled(counts, by, key, config.range == PERCENTILES)
+    if scaling is None and by is not None and not range_may_be_unused:
+        raise UserError(f"{key}.range: found {list(by)}, but no image has more than 8 bits; allowed: null")
     return scaling
 
 
