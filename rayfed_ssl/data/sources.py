@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import pyarrow as pa
 from pydantic import AfterValidator, Field, model_validator
 
 from rayfed_ssl.base.choice import NameOf
@@ -38,9 +37,9 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.bit_depth import PERCENTILES, Range
-from rayfed_ssl.data.copies import kept_copies, of_one_colour
+from rayfed_ssl.data.copies import kept_copies
 from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, ImageForm
-from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, plain, scaled
+from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, scaled
 from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
@@ -59,6 +58,7 @@ from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_table import table_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
+from rayfed_ssl.data.stored_notes import near_copy_notes, plain_notes
 from rayfed_ssl.data.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -296,12 +296,15 @@ def load(
     listed = tuple(note for stored in found.values() for note in stored.notes)
     misfits = misfitting([stored.misfits for stored in found.values()], outside_of(by, key), key)
     range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
-    one_colour = _of_one_colour(found, counts["transparent"], config.background, key)
+    one_colour = plain_notes(found, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
     left = len(test), len(test) + len(train.images)
     wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
     notes = recounted((*source.notes, *listed, *range_notes, *read, *one_colour), wanted, left)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
+    if copies is not None and OWN_IMAGES & SOURCES[config.name].reads:
+        group = f"{key}.group" if "group" in SOURCES[config.name].reads else f"{key}.columns.group"
+        notes += near_copy_notes(found, copies, digest, cache / f"{stem}-near-copies.json", group)
     called = {split: stored.names for split, stored in found.items()}
     grey = counts["grey"] == left[1]
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
@@ -324,13 +327,6 @@ def _decoded(
         first = next(error for error in broken if error.names[0] == names[0])
         raise Undecodable.named(names, first.reason, key, skipping)
     return found
-
-
-def _of_one_colour(found: Mapping[str, Stored], transparent: int, background: Background, key: str) -> tuple[Note, ...]:
-    """What to say of images of one single colour, with the names of some."""
-    rows, colours = of_one_colour(*(stored.images.pixels for stored in found.values()))
-    names = pa.chunked_array([stored.names for stored in found.values()], pa.string())
-    return plain(colours, transparent, background, key, names.take(rows).to_pylist())
 
 
 def _refuse_empty(found: Mapping[str, Stored], config: SourceConfig, key: str) -> None:

@@ -132,21 +132,20 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
     known["background"] = form.background
     if form.range is not None or encoder.file.description["input"].get(HIGH_BIT_DEPTH):
         known["range"] = form.range
-    percentiles = encoder.config.data.range == PERCENTILES
+    if source.range == encoder.config.data.range == PERCENTILES:
+        source = source.model_copy(update={"range": form.range})
     for name, value in known.items():
-        if name not in source.model_fields_set or (percentiles and getattr(source, name) == PERCENTILES):
-            continue
-        if (found := getattr(source, name)) != value:
+        if name in source.model_fields_set and (found := getattr(source, name)) != value:
             raise UserError(
                 f"{KEY}.{name}: found {in_yaml(found)}; the encoder's run has {in_yaml(value)}, and images have their "
                 f"features in the run only so; allowed: {in_yaml(value)}, or nothing"
             )
-    if source.range == PERCENTILES and not percentiles:
+    if isinstance(source.range, str):
         raise UserError(
             f"{KEY}.range: found {PERCENTILES}, which are of training images, and a table's images train nothing; "
             "allowed: null, or [low, high]"
         )
-    return form if source.range is None or isinstance(source.range, str) else replace(form, range=source.range)
+    return form if source.range is None else replace(form, range=source.range)
 
 
 def _check_suffix(out: Path) -> None:
