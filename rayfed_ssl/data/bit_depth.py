@@ -25,6 +25,8 @@ _BITS, _KIND = 258, 339  # TIFF 6.0: BitsPerSample, SampleFormat
 _UNSIGNED, _SIGNED = 1, 2
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 Range = tuple[float, float]
+PERCENTILES = "percentiles"
+"""Of ``data.range``: the 0.5th and the 99.5th percentile of the training images' pixels (see ``percentiles``)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,12 @@ def to_eight_bits(image: Image.Image, range: Range | None, depth: tuple[int, boo
     """A grey image of any depth. ``depth`` is that of JPEG 2000, whose samples are moved back to it. Raises BadImage as
     ``to_bytes``.
     """
+    white_is_zero = getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+    return to_bytes(grey_values(image, depth), range, white_is_zero)
+
+
+def grey_values(image: Image.Image, depth: tuple[int, bool] | None) -> NDArray[np.float64]:
+    """The values (H, W) of a grey image; ``depth`` as of ``to_eight_bits``."""
     tags = getattr(image, "tag_v2", {})
     whole = np.asarray(image)
     if tags.get(_BITS) == (32,) and tags.get(_KIND, (_UNSIGNED,)) == (_UNSIGNED,):
@@ -102,7 +110,7 @@ def to_eight_bits(image: Image.Image, range: Range | None, depth: tuple[int, boo
     if depth is not None:
         bits, signed = depth
         values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
-    return to_bytes(values, range, tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+    return values
 
 
 def to_bytes(
@@ -112,16 +120,16 @@ def to_bytes(
     seen: NDArray[np.bool_] | None = None,
 ) -> EightBitImage:
     """Values of any shape: ``range``, or their own, becomes 0..255, and what lies beyond is clipped. Those that are not
-    ``seen`` count for no range and no clipping. Raises BadImage for NaN, and for one value alone without a range.
+    ``seen`` count for no range and no clipping. One value alone, without a range, becomes 0, as the smallest value does
+    in other images. Raises BadImage for NaN and infinity.
     """
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")
     counted = values if seen is None or not seen.any() else values[seen]
     own = (float(counted.min()), float(counted.max()))
     low, high = range or own
-    if low == high:
-        raise BadImage(f"more than 8 bits and every pixel is {low:g}, so the range cannot be told; set data.range")
-    scaled = np.rint((values.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
+    step = 255 / (high - low) if low < high else 0.0
+    scaled = np.rint((values.clip(low, high) - low) * step).astype(np.uint8)
     pixels = 255 - scaled if white_is_zero else scaled
     if range is None:
         return EightBitImage(pixels, spiked=_spiked(counted, own))

@@ -62,11 +62,13 @@ def copies(*splits: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.array(found, np.int64).reshape(-1, 2)
 
 
-def of_one_colour(*splits: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(K, C) the colour of every image whose pixels are all the same. Only images that have one colour in two corners
-    and in the middle are read in full.
+def of_one_colour(*splits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(K,) the row of every image whose pixels are all the same, and (K, C) its colour; rows count through all splits.
+    Only images that have one colour in two corners and in the middle are read in full.
     """
+    rows_found = [np.empty(0, np.int64)]
     found = [np.empty((0, splits[0].shape[-1]), np.uint8)]
+    before = 0
     for pixels in splits:
         middle = pixels.shape[1] // 2
         first = pixels[:, 0, 0]
@@ -74,8 +76,10 @@ def of_one_colour(*splits: NDArray[np.uint8]) -> NDArray[np.uint8]:
         for start in range(0, len(likely), BLOCK):
             rows = likely[start : start + BLOCK]
             same = (pixels[rows] == first[rows, None, None]).all(axis=(1, 2, 3))
+            rows_found.append(before + rows[same])
             found.append(first[rows[same]])
-    return np.concatenate(found)
+        before += len(pixels)
+    return np.concatenate(rows_found), np.concatenate(found)
 
 
 def without_test(dataset: Dataset, left_out: NDArray[np.bool_]) -> Dataset:

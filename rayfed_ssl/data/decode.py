@@ -12,10 +12,11 @@ Shape legend: S image size, C channels (1 or 3).
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,7 @@ from rayfed_ssl.data.bit_depth import (
     Range,
     are_high_bit_depth_colours,
     colours_to_eight_bits,
+    grey_values,
     has_high_bit_depth_colours,
     is_high_bit_depth,
     refuse_signed_bytes,
@@ -133,13 +135,46 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
         raise BadImage("no image bytes")
     if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
         return _told(decode((of := colours_to_eight_bits(payload, form.range)).pixels, form), of)
-    try:
+    with _reasons(payload):
         if not isinstance(payload, np.ndarray) and _may_be_dicom(payload) and is_dicom(_head(payload)):
             return _decoded_dicom(payload, form)
         with _opened(payload) as image:
             frames, bands = _has_frames(image), has_more_bands(image)
             decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
             return replace(decoded, frames=frames, bands=bands)
+
+
+def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | None:
+    """The values of any shape that a range scales, without the padding of DICOM files; None of an image of 8 bits, and
+    of a file of colours, whose range is that of its bits.
+
+    Raises:
+        BadImage: as ``decode``, but for values that are not finite.
+    """
+    if payload is None:
+        raise BadImage("no image bytes")
+    if isinstance(payload, np.ndarray):
+        return None if payload.dtype == np.uint8 else payload.astype(np.float64)
+    with _reasons(payload):
+        if _may_be_dicom(payload) and is_dicom(_head(payload)):
+            with dicom.opened(payload) as scan:
+                _refuse_large(*scan.size, form)
+                frame = scan.frame((0.0, 1.0))  # with any range the file's window is not looked for
+            if frame.coloured or not frame.high_bit_depth:
+                return None
+            return frame.values if frame.seen is None or not frame.seen.any() else frame.values[frame.seen]
+        with _opened(payload) as image:
+            _refuse_large(*image.size, form)
+            refuse_signed_bytes(image)
+            depth = jpeg2000_depth(image)
+            return grey_values(image, depth) if is_high_bit_depth(image) else None
+
+
+@contextlib.contextmanager
+def _reasons(payload: Payload) -> Iterator[None]:
+    """Raise BadImage, with the reason, for whatever is raised of an image meanwhile."""
+    try:
+        yield
     except BadImage:
         raise
     except dicom.NoImage as error:

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from PIL import ImageColor
 
 from rayfed_ssl.base.notes import Note, public_lines, texts
-from rayfed_ssl.data.bit_depth import CLIPPED_SHARE, OUTER_SHARE
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES
 from rayfed_ssl.data.decode import ENLARGED, Background
 from rayfed_ssl.data.images import Scaling
 from rayfed_ssl.data.store import MISFITS, Misfits, Traits
 
 MOST_NAMED = 5  # clients with clipped images
+MOST_SHOWN = 3  # images named as examples
 SAID = {  # of so many images, besides how those of over 8 bits were scaled; and what of it is no matter of a model card
     "windowed": ("are scaled by a window of their own (DICOM)", ""),
     "frames": ("have several frames: the first is read", ""),
@@ -36,12 +38,19 @@ SAID = {  # of so many images, besides how those of over 8 bits were scaled; and
 }
 
 
-def scaled(counts: Mapping[str, int], by: tuple[float, float] | None, key: str) -> Scaling | None:
-    """What was done to images of more than 8 bits, ``by`` which range; None where there are none."""
+def scaled(
+    counts: Mapping[str, int], by: tuple[float, float] | None, key: str, percentiles: bool = False
+) -> Scaling | None:
+    """What was done to images of more than 8 bits, ``by`` which range, and whether it is one of ``percentiles``; None
+    where there are none.
+    """
     if not counts["deep"]:
         return None
     own = "its own smallest and largest value"
     own = f"its own window where it has one (DICOM), else by {own}" if counts["windowed"] else own
+    if percentiles and by is not None:
+        of_these = "the 0.5th and the 99.5th percentile of the pixels of the training images"
+        return Scaling(counts["deep"], f"{key}.range={PERCENTILES}, which is {list(by)}: {of_these}")
     return Scaling(counts["deep"], own if by is None else f"{key}.range={list(by)}")
 
 
@@ -115,7 +124,8 @@ def _spiked(images: int, within: tuple[float, float], by_client: str, key: str |
     low, high = within
     most = f"{1 - 2 * OUTER_SHARE:.0%} of the pixels"
     few = "and keep at most 17 of 256 grey levels: a few pixels, such as hot ones, are far darker or brighter"
-    offered = f", and {key}.range=[{low:g},{high:g}] clips the others" if key is not None and low < high else ""
+    either = f"{key}.range=[{low:g},{high:g}], or {key}.range={PERCENTILES},"
+    offered = f", and {either} clips the others" if key is not None and low < high else ""
     return Note(
         f"{images} of them have {most} in less than a sixteenth of their own range, {few}; {most} of each lie within "
         f"{low:g} to {high:g}{offered}{by_client}",
@@ -123,14 +133,19 @@ def _spiked(images: int, within: tuple[float, float], by_client: str, key: str |
     )
 
 
-def plain(colours: NDArray[np.uint8], transparent: int, background: Background, key: str) -> tuple[Note, ...]:
+def plain(
+    colours: NDArray[np.uint8], transparent: int, background: Background, key: str, names: Sequence[str] = ()
+) -> tuple[Note, ...]:
     """A line on images of one single colour (K, C), where there are any; and where images have transparent pixels, on
-    how many are of what those are laid on."""
+    how many are of what those are laid on. ``names`` (K,) of the images: the first ones are shown as examples."""
     if not len(colours):
         return ()
     said, more = f"{len(colours)} images are of one single colour throughout", ""
+    if names:
+        others = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+        more = f" ({', '.join(printable(name, 80) for name in names[:MOST_SHOWN])}{others})"
     lost = int((colours == ImageColor.getcolor(background, "L")).all(axis=1).sum()) if transparent else 0
     if lost:
-        others = " or ".join(word for word in get_args(Background) if word != background)
-        more = f", {lost} of them {background}, as transparent pixels become: {key}.background={others} may show more"
+        words = " or ".join(word for word in get_args(Background) if word != background)
+        more += f", {lost} of them {background}, as transparent pixels become: {key}.background={words} may show more"
     return (Note.shareable(said, more),)

@@ -25,6 +25,7 @@ TOLD_S = 10.0  # seconds of decoding between two lines
 DECODERS = r"(PIL|pillow_heif|pydicom|imagecodecs|rayfed_ssl\.data\.(bit_depth|dicom.*))(\.|$)"
 """Modules that warn of large and odd images; what cannot be used is reported by name."""
 Name = TypeVar("Name")
+Result = TypeVar("Result")
 
 _filtering, _decoding = threading.Lock(), 0  # how many decode just now
 _teller: ContextVar[Callable[[int, int], None] | None] = ContextVar("teller", default=None)
@@ -57,23 +58,29 @@ def tell(done: int, total: int) -> None:
 def decoded_blocks(
     rows: Iterator[tuple[Name, Payload]], form: ImageForm, size: int = BLOCK
 ) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
-    """Decode blocks of ``size`` rows in threads (PIL lets go of the interpreter lock), in order, a bounded number of
-    rows and of bytes at a time. ``Name`` is whatever tells rows apart. Warnings of ``DECODERS`` are off
-    meanwhile.
+    """Decode blocks of ``size`` rows, as ``mapped_blocks``. ``Name`` is whatever tells rows apart."""
+    return mapped_blocks(rows, lambda payload: decode(payload, form), size)
+
+
+def mapped_blocks(
+    rows: Iterator[tuple[Name, Payload]], work: Callable[[Payload], Result], size: int = BLOCK
+) -> Iterator[tuple[list[Name], list[Result | BadImage]]]:
+    """What ``work`` makes of blocks of ``size`` rows, in threads (PIL lets go of the interpreter lock), in order, a
+    bounded number of rows and of bytes at a time. Warnings of ``DECODERS`` are off meanwhile.
     """
 
-    def decode_part(part: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Decoded | BadImage]]:
-        results: list[Decoded | BadImage] = []
+    def decode_part(part: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Result | BadImage]]:
+        results: list[Result | BadImage] = []
         for _, payload in part:
             try:
-                results.append(decode(payload, form))
+                results.append(work(payload))
             except BadImage as error:
                 results.append(error)
         return [name for name, _ in part], results
 
-    waiting: deque[tuple[int, Future[tuple[list[Name], list[Decoded | BadImage]]]]] = deque()
+    waiting: deque[tuple[int, Future[tuple[list[Name], list[Result | BadImage]]]]] = deque()
     names: list[Name] = []
-    results: list[Decoded | BadImage] = []
+    results: list[Result | BadImage] = []
     parts = _parts(rows, size)
     with _quiet(), ThreadPoolExecutor(THREADS) as pool:
         try:

@@ -19,6 +19,11 @@ from rayfed_ssl.data import dicom
 from rayfed_ssl.data.folder_layouts import WITH_CLIENTS, Layout, some
 
 ATTRIBUTES = "dicom:"  # how a group begins that is no regular expression
+CLIENT_NAME = re.compile(
+    r"(hospital|clinic|site|client|cent(?:er|re)|institut(?:e|ion)|scanner|device|silo|node|party)"
+    r"(?:[ _-]?\d+|[ _-][a-z])",
+    re.IGNORECASE,
+)
 CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with the others none is one
 
 
@@ -129,18 +134,56 @@ def refuse_twins(files: Iterable[Path], root: Path, levels: int, key: str) -> No
                 )
 
 
-def maybe_clients(files: list[Path], classes: list[str | None], root: Path, group: str | None, key: str) -> list[str]:
-    """A line where the folders below ``root`` that are taken for classes may be clients: folders of two or more names
-    lie in them, which are read as nothing, unless ``group`` finds something in them.
+def undecided(files: list[Path], classes: list[str | None], root: Path, key: str) -> str:
+    """Why the folders below ``root`` that are taken for classes may be no classes, and which key says what they are:
+    each of two or more holds the same two or more folders. Empty where they do not.
     """
+    inner = _inner_folders(files, classes, root)
+    if len(shared := _in_each(inner)) < 2:
+        return ""
+    return (
+        f"{key}.path: each of the folders {some(sorted(inner))} in {printable(root)} holds folders {some(shared)}, so "
+        f"the tree does not say which are the classes; allowed: {key}.layout=clients if the outer ones are clients, "
+        f"such as hospitals, and the inner ones classes; {key}.layout=classes if the outer ones are classes, and the "
+        f"inner ones mean nothing, or are patients, which {key}.group finds"
+    )
+
+
+def _inner_folders(files: list[Path], classes: list[str | None], root: Path) -> dict[str, set[str | None]]:
+    """Class -> the names of the folders in it that images lie in; None for images in none."""
     inner: dict[str, set[str | None]] = {}
     for file, label in zip(files, classes, strict=True):
         if label is not None:
             inner.setdefault(label, set()).add(folder_at(file, root, 1))
+    return inner
+
+
+def _in_each(inner: dict[str, set[str | None]]) -> list[str]:
+    """The folders that each of several classes holds."""
+    held = set.intersection(*inner.values()) if len(inner) > 1 else set[str | None]()
+    return sorted(name for name in held if name is not None)
+
+
+def _called_like_clients(names: list[str], key: str) -> list[str]:
+    """A line where all of several folders that are taken for classes are called as clients are: hospital_a, site2."""
+    words = {match[1].lower() if (match := CLIENT_NAME.fullmatch(name)) else "" for name in names}
+    if len(names) < 2 or len(words) > 1 or "" in words:
+        return []
+    return [
+        f"{some(names)} are taken for classes, and are called as clients are: if they are clients, "
+        f"{key}.layout=clients_flat, with which no image has a label"
+    ]
+
+
+def maybe_clients(files: list[Path], classes: list[str | None], root: Path, group: str | None, key: str) -> list[str]:
+    """A line where the folders below ``root`` that are taken for classes may be clients: folders of two or more names
+    lie in them, which are read as nothing, unless ``group`` finds something in them; or they are called so.
+    """
+    inner = _inner_folders(files, classes, root)
     below = sorted({name for names in inner.values() for name in names if name is not None})
     if len(below) < 2:
-        return []
-    shared = sorted(name for name in below if len(inner) > 1 and all(name in names for names in inner.values()))
+        return _called_like_clients(sorted(inner), key)
+    shared = _in_each(inner)
     said = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"
     patients = f"; if the inner ones are patients, {key}.group" if group is None else ""
     return [

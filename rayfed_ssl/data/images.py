@@ -87,7 +87,8 @@ class Dataset:
     count through training and then test images. None where nobody looked for them.
     ``names`` (split -> (n,) text) is what each image is called: its file, from the root of the data, or the row of a
     Parquet file. ``train_digests`` gives (N,) a number for the pixels of each training image, as it was decoded.
-    ``grey``: whether all images of both splits are grey, though they have three channels.
+    ``grey``: whether all images of both splits are grey, though they have three channels. ``range`` is the (lowest,
+    highest) value that images of more than 8 bits were scaled by, of percentiles what they are; None: each by its own.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Dataset:
     names: Mapping[str, pa.StringArray] = field(default_factory=dict)
     train_digests: Callable[[], NDArray[np.uint64]] = lambda: np.empty(0, np.uint64)
     grey: bool = False
+    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ class Source:
     ``check`` raises UserError where there are no test images to measure by, or none that fit the training images; it is
     not asked where only the training images are wanted. ``notes`` become the data set's; a model card has nothing
     of those that are plain text. ``alone`` lists what trains where only that is wanted, if nothing needs to be held out
-    of it then; None: as ``listing`` does.
+    of it then; None: as ``listing`` does. ``doubt`` says why folders may be no classes, and which ``data.layout`` to
+    set in place of the default, where a test split is to be read; empty: nothing to say.
     """
 
     files: tuple[Path, ...]
@@ -140,3 +143,4 @@ class Source:
     check: Callable[[], None] = lambda: None
     root: Path | None = None
     alone: Callable[[], Listing] | None = None
+    doubt: str = ""

@@ -58,6 +58,7 @@ from rayfed_ssl.data.folder_names import (
     maybe_clients,
     numbers_of,
     refuse_twins,
+    undecided,
 )
 from rayfed_ssl.data.folder_splits import (
     NAMED,
@@ -114,13 +115,15 @@ def folder_source(
         return _listing(split, chosen, class_names, client_names, groups[split], limits[split])
 
     notes += (others := maybe_splits((*class_names, *client_names)))
+    doubt = ""
     if layout == "classes" and not others:
         notes += maybe_clients(train.files, train.classes, train.folder, group, key)
+        doubt = undecided(train.files, train.classes, train.folder, key) if group is None else ""
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
     if "train" not in splits:
         deciding = tuple(sorted(deciding))  # one tree, of which some are the test images
-    return Source(deciding, listing, tuple(notes), check, root=path)
+    return Source(deciding, listing, tuple(notes), check, root=path, doubt=doubt)
 
 
 def _groups(

@@ -22,7 +22,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,15 +35,18 @@ from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
-from rayfed_ssl.base.text import composed, printable
-from rayfed_ssl.data.copies import kept_copies, of_one_colour
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.bit_depth import PERCENTILES, Range
+from rayfed_ssl.data.copies import kept_copies
 from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, ImageForm
-from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, plain, scaled
+from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, scaled
 from rayfed_ssl.data.dicom import installed
 from rayfed_ssl.data.folder_layouts import Layout
 from rayfed_ssl.data.folder_names import expression
 from rayfed_ssl.data.formats import HEIC_HERE
-from rayfed_ssl.data.images import MOST_CLASSES, Dataset, Images, Listing, Scaling, Source
+from rayfed_ssl.data.images import Dataset, Images, Listing, Scaling, Source
+from rayfed_ssl.data.listing_checks import in_order, sound
+from rayfed_ssl.data.percentiles import kept_range
 from rayfed_ssl.data.pixel_digests import kept_digests
 from rayfed_ssl.data.source_arrays import arrays_source
 from rayfed_ssl.data.source_digits import digits_source
@@ -55,6 +58,7 @@ from rayfed_ssl.data.source_parquet import Columns, parquet_source
 from rayfed_ssl.data.source_table import table_source
 from rayfed_ssl.data.source_torchvision import torchvision_source
 from rayfed_ssl.data.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
+from rayfed_ssl.data.stored_notes import near_copy_notes, plain_notes
 from rayfed_ssl.data.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -104,9 +108,10 @@ class SourceConfig(Block):
     """
     channels: Literal[1, 3] = 3
     """3: RGB; 1: grey."""
-    range: tuple[float, float] | None = None
-    """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield; null: each
-    is scaled by its own window where a DICOM file has one, else by its own smallest and largest value.
+    range: tuple[float, float] | Literal["percentiles"] | None = None
+    """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield;
+    ``percentiles``: the 0.5th and the 99.5th percentile of the pixels of all training images of more than 8 bits; null:
+    each is scaled by its own window where a DICOM file has one, else by its own smallest and largest value.
     """
     on_bad_image: Literal["fail", "skip"] = "fail"
     """Whether images that cannot be decoded end the run, all of them named up to 20, or are left out and named."""
@@ -134,7 +139,7 @@ class SourceConfig(Block):
             if getattr(self, key) != type(self).model_fields[key].default:
                 others = ", ".join(name for name, kind in SOURCES.items() if key in kind.reads)
                 raise ValueError(f"{key}: found a value; {self.name} reads none; allowed with name: {others}")
-        if self.range is not None and not self.range[0] < self.range[1]:
+        if isinstance(self.range, tuple) and not self.range[0] < self.range[1]:
             raise ValueError(f"range: found {list(self.range)}; allowed: [low, high] with low < high")
         return self
 
@@ -267,13 +272,50 @@ def load(
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
-    form = ImageForm(config.image_size, config.max_pixels, config.channels, config.range, config.fit, config.background)
+    form = ImageForm(config.image_size, config.max_pixels, config.channels, None, config.fit, config.background)
     source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
+    if "test" in files and source.doubt and "layout" not in config.model_fields_set:
+        raise UserError(source.doubt)
     if "test" in files and not all(os.path.exists(file) for file in files.values()):
         source.check()
-    root = root_of(source)
-    skips, skipping = config.on_bad_image == "skip", skipping or f"set {key}.on_bad_image=skip"
+    skipping = skipping or f"set {key}.on_bad_image=skip"
+    if isinstance(by := config.range, str):
+        missed = "" if config.on_bad_image == "skip" else skipping
+        trained = partial(_listed, source, "train", key)
+        by = kept_range(trained, form, cache / f"{stem}{part}-range.json", key, missed)
+    found = _decoded(files, source, replace(form, range=by), config, key, skipping)
+    _refuse_empty(found, config, key)
+    train = found["train"]
+    test = found["test"].images if "test" in found else _none_of(train.images)
+    digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
+    skipped = tuple(in_order([name for stored in found.values() for name in stored.skipped], source))
+    counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
+    scaling = _scaling(config, by, counts, key, range_may_be_unused)
+    read = counted(counts, config.background, key)
+    listed = tuple(note for stored in found.values() for note in stored.notes)
+    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(by, key), key)
+    range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
+    one_colour = plain_notes(found, counts["transparent"], config.background, key)
+    both = {"train", "test"} <= set(found)
+    left = len(test), len(test) + len(train.images)
+    wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
+    notes = recounted((*source.notes, *listed, *range_notes, *read, *one_colour), wanted, left)
+    copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
+    if copies is not None and OWN_IMAGES & SOURCES[config.name].reads:
+        group = f"{key}.group" if "group" in SOURCES[config.name].reads else f"{key}.columns.group"
+        notes += near_copy_notes(found, copies, digest, cache / f"{stem}-near-copies.json", group)
+    called = {split: stored.names for split, stored in found.items()}
+    grey = counts["grey"] == left[1]
+    digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
+    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests, grey, by)
+
+
+def _decoded(
+    files: Mapping[str, Path], source: Source, form: ImageForm, config: SourceConfig, key: str, skipping: str
+) -> dict[str, Stored]:
+    """Each split, from its file or written there now. Raises Undecodable for the broken images of all splits."""
+    root, skips = root_of(source), config.on_bad_image == "skip"
     found, broken = dict[str, Stored](), list[Undecodable]()
     for split, file in files.items():
         try:
@@ -281,30 +323,10 @@ def load(
         except Undecodable as error:
             broken.append(error)
     if broken:
-        names = _in_order([name for error in broken for name in error.names], source)
+        names = in_order([name for error in broken for name in error.names], source)
         first = next(error for error in broken if error.names[0] == names[0])
         raise Undecodable.named(names, first.reason, key, skipping)
-    _refuse_empty(found, config, key)
-    train = found["train"]
-    test = found["test"].images if "test" in found else _none_of(train.images)
-    digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
-    skipped = tuple(_in_order([name for stored in found.values() for name in stored.skipped], source))
-    counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
-    scaling = _scaling(config, counts, key, range_may_be_unused)
-    read = counted(counts, config.background, key)
-    listed = tuple(note for stored in found.values() for note in stored.notes)
-    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(config.range, key), key)
-    range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
-    one_colour = plain(of_one_colour(train.images.pixels, test.pixels), counts["transparent"], config.background, key)
-    both = {"train", "test"} <= set(found)
-    left = len(test), len(test) + len(train.images)
-    wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
-    notes = recounted((*source.notes, *listed, *range_notes, *read, *one_colour), wanted, left)
-    copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
-    called = {split: stored.names for split, stored in found.items()}
-    grey = counts["grey"] == left[1]
-    digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests, grey)
+    return found
 
 
 def _refuse_empty(found: Mapping[str, Stored], config: SourceConfig, key: str) -> None:
@@ -320,20 +342,7 @@ def _refuse_empty(found: Mapping[str, Stored], config: SourceConfig, key: str) -
 
 
 def _listed(source: Source, split: str, key: str) -> Listing:
-    return _sound(source.listing(split), key)
-
-
-def _in_order(names: Sequence[str], source: Source) -> list[str]:
-    """Names of images as the source's files and their rows follow one another, whichever split they are of."""
-    places = {printable(path): place for place, path in enumerate(source.files)}
-
-    def place(name: str) -> tuple[int, int]:
-        file, _, row = name.rpartition(" row ")
-        if name in places or not row.isdecimal():
-            return places.get(name, len(places)), 0
-        return places.setdefault(file, len(places)), int(row)  # of one file, an array after the other
-
-    return sorted(names, key=place)
+    return sound(source.listing(split), key)
 
 
 def _undivided(source: Source) -> Source:
@@ -345,37 +354,13 @@ def _none_of(images: Images) -> Images:
     return images.rows(np.arange(0))
 
 
-def _sound(listing: Listing, key: str) -> Listing:
-    """A listing whose labels and clients fit its names, whoever wrote the source. Raises UserError."""
-    lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
-    if lowest < -1 or largest >= MOST_CLASSES:
-        found = lowest if lowest < -1 else largest
-        raise UserError(f"{key}.path: found the label {found}; allowed: 0 to {MOST_CLASSES - 1}, -1 where unknown")
-    if largest >= len(listing.class_names):
-        raise UserError(f"{key}.path: found the label {largest}; there are {len(listing.class_names)} class names")
-    if listing.clients is not None and int(listing.clients.max(initial=-1)) >= len(listing.client_names):
-        raise UserError(f"{key}.path: found more clients than their {len(listing.client_names)} names")
-    classes, clients = (_spelt(names, key) for names in (listing.class_names, listing.client_names))
-    return replace(listing, class_names=classes, client_names=clients)
-
-
-def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
-    """Names of classes or clients in normal form C. Raises UserError for two that become one."""
-    first: dict[str, str] = {}
-    for name in names:
-        if first.setdefault(composed(name), name) != name:
-            raise UserError(
-                f"{key}.path: two classes or clients are called {printable(name, 80)}, spelt in two normal forms of "
-                "Unicode (NFC and NFD); allowed: one of each name"
-            )
-    return tuple(printable(composed(name)) for name in names)
-
-
-def _scaling(config: SourceConfig, counts: Mapping[str, int], key: str, range_may_be_unused: bool) -> Scaling | None:
+def _scaling(
+    config: SourceConfig, by: Range | None, counts: Mapping[str, int], key: str, range_may_be_unused: bool
+) -> Scaling | None:
     """What was done to images of more than 8 bits. Raises UserError for a range that is given in vain."""
-    scaling = scaled(counts, config.range, key)
-    if scaling is None and config.range is not None and not range_may_be_unused:
-        raise UserError(f"{key}.range: found {list(config.range)}, but no image has more than 8 bits; allowed: null")
+    scaling = scaled(counts, by, key, config.range == PERCENTILES)
+    if scaling is None and by is not None and not range_may_be_unused:
+        raise UserError(f"{key}.range: found {list(by)}, but no image has more than 8 bits; allowed: null")
     return scaling
 
 
@@ -387,6 +372,8 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
             del settings[name]  # its default changes no key
     if config.range is not None:
         settings["clipped"] = "counted"  # files made before do not say how many were
+    if config.on_bad_image == "skip":
+        settings["of one value"] = "kept"  # images of more than 8 bits, which had been left out
     if config.on_bad_image == "skip" and installed():
         settings["dicom"] = installed()  # without them such images were left out
     if config.on_bad_image == "skip" and HEIC_HERE:

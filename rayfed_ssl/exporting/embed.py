@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.bit_depth import PERCENTILES
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.copies import of_one_colour
 from rayfed_ssl.data.decode import ImageForm
@@ -131,12 +132,19 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
     known["background"] = form.background
     if form.range is not None or encoder.file.description["input"].get(HIGH_BIT_DEPTH):
         known["range"] = form.range
+    if source.range == encoder.config.data.range == PERCENTILES:
+        source = source.model_copy(update={"range": form.range})
     for name, value in known.items():
         if name in source.model_fields_set and (found := getattr(source, name)) != value:
             raise UserError(
                 f"{KEY}.{name}: found {in_yaml(found)}; the encoder's run has {in_yaml(value)}, and images have their "
                 f"features in the run only so; allowed: {in_yaml(value)}, or nothing"
             )
+    if isinstance(source.range, str):
+        raise UserError(
+            f"{KEY}.range: found {PERCENTILES}, which are of training images, and a table's images train nothing; "
+            "allowed: null, or [low, high]"
+        )
     return form if source.range is None else replace(form, range=source.range)
 
 
@@ -266,7 +274,7 @@ class _Table:
                     )
             if rows:
                 pixels = np.stack(squares)
-                self.one_colour.append(of_one_colour(pixels))
+                self.one_colour.append(of_one_colour(pixels)[1])
                 values = self._embedded(pixels)
                 if (broken := ~np.isfinite(values).all(axis=1)).any():
                     bad = printable(ids[int(np.flatnonzero(broken)[0])])
@@ -306,7 +314,7 @@ class _Table:
             "channels": encoder.transform.channels,
             "mean": encoder.transform.mean,
             "std": encoder.transform.std,
-            **as_input(encoder.config.data),
+            **as_input(encoder.config.data, encoder.transform.range),
             "rayfed-ssl": metadata.version("rayfed-ssl"),
         }
 

@@ -174,7 +174,7 @@ def _config(encoder: RunEncoder, form: ExportFormat) -> dict[str, object]:
     given: dict[str, Any] = {
         **encoder.file.description["input"],
         "resize": f"{RESIZED[encoder.transform.fit]}, antialiased bilinear",
-        **as_input(encoder.config.data),
+        **as_input(encoder.config.data, encoder.transform.range),
     }
     said: dict[str, object] = {**described, "input": given}
     if form.values:

@@ -43,11 +43,12 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     What is transparent is laid on ``background`` of the input.
     DICOM files are not read: rayfed-ssl's own transform does so. HEIC is, once pillow_heif's opener is registered.
     Grey images of more than 8 bits are scaled to 0..255 first: by the range that
-    the encoder's run was given (``range_of_deep_images``), else by their own smallest and largest value.
+    the encoder's run was given (``range_of_deep_images``), else by their own smallest and largest value, of which an
+    image with one value alone becomes the smallest.
 
     Raises:
-        ValueError: such an image is flat or not finite, so that its range cannot be told; or it is a colour image of 16
-            bits a channel, and the run was not given the full range.
+        ValueError: such an image holds NaN or infinity; or it is a colour image of 16 bits a channel, and the run was
+            not given the full range.
     """
     config = described(folder)
     side, channels = config["image_size"], config["channels"]
@@ -138,9 +139,10 @@ def _to_eight_bits(image: Any, value_range: list[float] | None, *, white_is_zero
     whole, kind = (image, torch.float32) if image.mode == "F" else (image.convert("I"), torch.int32)
     values = torch.frombuffer(bytearray(whole.tobytes()), dtype=kind).double()
     low, high = (float(values.min()), float(values.max())) if value_range is None else value_range
-    if not torch.isfinite(values).all() or low == high:
-        raise ValueError(f"an image of mode {image.mode} whose range cannot be told ({low:g} to {high:g})")
-    scaled = ((values.clamp(low, high) - low) * (255 / (high - low))).round().to(torch.uint8)
+    if not torch.isfinite(values).all():
+        raise ValueError(f"an image of mode {image.mode} that holds NaN or infinity")
+    step = 255 / (high - low) if low < high else 0.0
+    scaled = ((values.clamp(low, high) - low) * step).round().to(torch.uint8)
     return frombytes("L", image.size, bytes((255 - scaled if white_is_zero else scaled).tolist()))
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
+from rayfed_ssl.data.bit_depth import PERCENTILES
 from rayfed_ssl.data.decode import Background, Fit, ImageForm, decode, decode_opened
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.recipes import Recipe
@@ -61,9 +62,11 @@ def _check_array(pixels: NDArray[Any], position: int) -> None:
     raise UserError(f"image {position}: found an array of {dtype} {shape}; must be {ALLOWED}{hint}")
 
 
-def as_input(config: SourceConfig) -> dict[str, Any]:
-    """What the json beside an encoder says, under ``input``, of how the images of its run became squares of 8 bits."""
-    given = None if config.range is None else list(config.range)
+def as_input(config: SourceConfig, range: tuple[float, float] | None) -> dict[str, Any]:
+    """What the json beside an encoder says, under ``input``, of how the images of its run became squares of 8 bits.
+    ``range`` is what those of more were scaled by, of percentiles what they were.
+    """
+    given = None if range is None else list(range)
     return {"fit": config.fit, "background": config.background, RANGE: given}
 
 
@@ -142,10 +145,16 @@ class Transform:
 
     @classmethod
     def of_run(cls, description: Mapping[str, Any], config: SourceConfig) -> Self:
-        """The transform of an encoder of a run with images by ``config``, by the json beside it; raises UserError as
-        :meth:`described`.
+        """The transform of an encoder of a run with images by ``config``, by the json beside it, which alone says what
+        percentiles are; raises UserError as :meth:`described`, and where it does not say so.
         """
-        return cls.described(description, **config.model_dump(include={"range", "max_pixels", "fit", "background"}))
+        options = config.model_dump(include={"range", "max_pixels", "fit", "background"})
+        if config.range == PERCENTILES:
+            del options["range"]
+        transform = cls.described(description, **options)
+        if config.range == PERCENTILES and transform.range is None:
+            raise UserError(f"encoder description: found no input.{RANGE}; must be what data.range={PERCENTILES} is")
+        return transform
 
     @property
     def form(self) -> ImageForm:

@@ -48,7 +48,7 @@ def export_encoders(folder: Path, config: RunConfig, encoders: list[EvaluatedEnc
                 "range": "pixels / 255",
                 "mean": list(recipe.mean),
                 "std": list(recipe.std),
-                **as_input(config.data),
+                **as_input(config.data, cohort.federation.dataset.range),
                 HIGH_BIT_DEPTH: cohort.federation.dataset.scaling is not None,
             },
         }

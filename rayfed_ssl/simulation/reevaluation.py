@@ -18,6 +18,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.data import sources
+from rayfed_ssl.data.bit_depth import PERCENTILES
 from rayfed_ssl.data.copies import without_test
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig
@@ -29,6 +30,7 @@ from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.remarks import largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
 from rayfed_ssl.models.network import Network
+from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.records.paired import MEAN, OVER, paired_scores
 from rayfed_ssl.records.tables import OTHERS
@@ -142,6 +144,8 @@ def _other_images(
     form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
     free = ("fit", "background", "range")
     form |= {key: getattr(config.data, key) for key in free if key not in data.model_fields_set}
+    if form.get("range") == PERCENTILES:  # of the run's own training images
+        form["range"] = Transform.of_run(exported_by(run)[0].description, config.data).range
     source = data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name}
     for key in data.model_fields_set.intersection(free):
         source[key] = getattr(data, key)  # also where it is the default, which the run's may not be

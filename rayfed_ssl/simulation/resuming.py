@@ -33,9 +33,13 @@ WRITTEN = (  # what a run writes over, or deletes
 
 def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> RunConfig:
     """The configuration with what has another default since the run in ``folder`` began: its ``model.initial``, and
-    keys of its method. A value that is not the default is left, and refused with the other changes.
+    keys of its method. A value that is not the default is left, and refused with the other changes. ``data.layout`` is
+    the run's where it is not set: trees of which it has to be set now were read without.
     """
     existing = folder / "config.yaml"
+    if "layout" not in config.data.model_fields_set and existing.is_file():
+        data = config.data.model_copy(update={"layout": config.data.layout})
+        config = config.model_copy(update={"data": data})
     config = _method_as_begun(config, existing, say)
     differing = config.data.tasks is not None or config.clients.heterogeneous
     by_default = METHODS[config.method.name].info.independent and differing

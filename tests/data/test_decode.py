@@ -155,16 +155,27 @@ def test_white_is_zero_is_turned_around():
     assert np.array_equal(decode(upside_down, FORM).pixels, 255 - by_hand(RAMP[::-1, ::-1], 0, 4095))
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        (np.full((8, 8), 700, np.uint16), "every pixel is 700, so the range cannot be told"),
-        (np.full((8, 8), np.nan, np.float32), "NaN"),
-    ],
-)
-def test_a_range_that_cannot_be_told_is_refused(values, reason):
-    with pytest.raises(BadImage, match=reason):
-        decode(file_of(values, "TIFF"), FORM)
+def test_values_that_are_no_numbers_are_refused():
+    for value in (np.nan, np.inf):
+        with pytest.raises(BadImage, match="NaN"):
+            decode(file_of(np.full((8, 8), value, np.float32), "TIFF"), FORM)
+
+
+@pytest.mark.parametrize("value", [0, 700, 65535])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "array"])
+def test_an_image_of_one_value_is_kept_as_the_smallest_value_of_any_image(kind, value):
+    """With a range it is the grey that the range gives it; where zero is white, the smallest value is white."""
+    values = np.full((8, 8), value, np.uint16)
+    payload = values if kind == "array" else file_of(values, kind)
+    decoded = decode(payload, FORM)
+    assert decoded.high_bit_depth
+    assert (decoded.clipped, decoded.narrow, decoded.spiked) == (None, None, None)
+    assert set(decoded.pixels.ravel()) == {0}
+    ranged = decode(payload, ImageForm(64, range=(0.0, 65535.0)))
+    assert set(ranged.pixels.ravel()) == {round(value / 257)}
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags[262] = 0
+    assert set(decode(file_of(values, "TIFF", tiffinfo=tags), FORM).pixels.ravel()) == {255}
 
 
 def high_bit_depth_colour() -> bytes:

@@ -288,7 +288,8 @@ def test_images_with_more_bands_than_are_read_are_counted(tmp_path: Path) -> Non
         (root / f"train/{name}.tif").write_bytes(banded(bands, 8, 2, 0 if bands > 3 else None))
     note = "2 images have bands (TIFF) beside their colours and transparency, which are not read"
     for _ in range(2):  # the second time from the cache
-        assert texts(folder(root, image_size=8).notes) == (note, "3 images are of one single colour throughout")
+        one_colour = "3 images are of one single colour throughout (train/a.tif, train/b.tif, train/c.tif)"
+        assert texts(folder(root, image_size=8).notes) == (note, one_colour)
     (root / "train/d.tif").write_bytes(banded(13, 16, 1, 0))
     assert "(a TIFF of 13 bands of 16 bits, which Pillow does not read; write three" in refusal(root)
 
@@ -355,6 +356,24 @@ def test_transparent_pixels_are_laid_on_the_background_in_run_and_transform(
         Transform.described({"image_size": SIZE, "input": said}, background="white" if value == 0 else "black")
 
 
+@pytest.mark.parametrize("kind", ["uint8", "uint16"])
+def test_blank_frames_of_any_depth_are_kept_and_named(tmp_path: Path, kind: str) -> None:
+    """Five of eight, in both splits; what the others become does not depend on them."""
+    (tmp_path / "d/train").mkdir(parents=True)
+    (tmp_path / "d/test").mkdir()
+    levels = np.random.default_rng(0).permutation(256).reshape(SIZE, SIZE).astype(kind)
+    for number in range(8):
+        place = tmp_path / "d" / ("test" if number > 5 else "train") / f"{number}.png"
+        Image.fromarray(levels if number in (1, 3, 7) else levels * 0).save(place)
+    data = folder(tmp_path / "d", channels=1)
+    *_, note = texts(data.notes)
+    assert note == ("5 images are of one single colour throughout (train/0.png, train/2.png, train/4.png and 2 more)")
+    assert data.notes[-1].public == "5 images are of one single colour throughout"
+    assert [len(np.unique(pixels)) for pixels in data.train.pixels] == [1, 256, 1, 256, 1, 1]
+    assert np.array_equal(data.train.pixels[1, ..., 0], levels)
+    assert (len(data.test), data.skipped) == (2, ())
+
+
 def test_images_of_one_colour_are_counted_and_dark_drawings_told_of_their_background(tmp_path: Path) -> None:
     """Two black drawings on nothing, an opaque red image, one with a single other pixel, and one of noise."""
     (tmp_path / "d/train").mkdir(parents=True)
@@ -369,12 +388,13 @@ def test_images_of_one_colour_are_counted_and_dark_drawings_told_of_their_backgr
         Image.fromarray(pixels).save(tmp_path / f"d/train/{name}.png")
     glass, plain = texts(folder(tmp_path / "d").notes)
     assert plain == (
-        "3 images are of one single colour throughout, 2 of them black, as transparent pixels become: "
+        "3 images are of one single colour throughout (train/drawing0.png, train/drawing1.png, train/red.png), 2 of "
+        "them black, as transparent pixels become: "
         "data.background=white or grey may show more"
     )
     assert glass.startswith("2 images have transparent pixels")
     white = folder(tmp_path / "d", background="white")
-    assert texts(white.notes)[1:] == ("1 images are of one single colour throughout",)
+    assert texts(white.notes)[1:] == ("1 images are of one single colour throughout (train/red.png)",)
     assert len(np.unique(white.train.pixels[:2])) == 2
 
 
@@ -461,7 +481,7 @@ def test_hot_pixels_of_deep_images_are_noted_with_a_range_that_holds_the_others(
     assert second == (
         "2 of them have 99% of the pixels in less than a sixteenth of their own range, and keep at most 17 of 256 grey "
         "levels: a few pixels, such as hot ones, are far darker or brighter; 99% of the pixels of each lie within 505 "
-        "to 2989, and data.range=[505,2989] clips the others"
+        "to 2989, and data.range=[505,2989], or data.range=percentiles, clips the others"
     )
     assert not others
     assert not any("sixteenth" in line for line in texts(folder(root, range=(505, 2989)).notes))

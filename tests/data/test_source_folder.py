@@ -260,7 +260,7 @@ def test_too_few_images_to_hold_some_out_are_refused(tmp_path):
 
 def test_folders_that_look_like_clients_and_tables_of_labels_are_named(tmp_path):
     put(tmp_path, tree_of({f"{split}/{c}/{y}": 2 for split in ("train", "test") for c in "ab" for y in ("up", "down")}))
-    (note,) = texts(fetch(tmp_path, "imagefolder").notes)
+    (note,) = texts(fetch(tmp_path, "imagefolder", layout="classes").notes)
     assert (
         note
         == "a, b are taken for classes, and each of them holds down, up: if they are clients, data.layout=clients; "
@@ -281,6 +281,76 @@ def test_folders_that_look_like_clients_and_tables_of_labels_are_named(tmp_path)
     (tmp_path / "csv/labels.CSV").write_text("file,label\n")
     *_, note = texts(fetch(tmp_path, "imagefolder", path=tmp_path / "csv").notes)
     assert note.startswith("labels.CSV is not read")
+
+
+SITES = {f"{site}/{label}": 5 for site in ("hospital_a", "hospital_b") for label in ("healthy", "sick")}
+
+
+@pytest.mark.parametrize("below", ["", "train/"])
+def test_a_tree_that_does_not_say_which_folders_are_the_classes_is_refused_until_the_layout_is_set(tmp_path, below):
+    put(tmp_path, tree_of({f"{below}{folder}": count for folder, count in SITES.items()}))
+    if below:
+        put(
+            tmp_path,
+            {f"test/{label}/x.png": pixels for label, pixels in zip(["sick", "healthy"], pictures(2), strict=True)},
+        )
+    root = str(tmp_path / below).rstrip("/")
+    refused(
+        rf"^data\.path: each of the folders hospital_a, hospital_b in {root} holds folders healthy, sick, so the tree "
+        r"does not say which are the classes; allowed: data\.layout=clients if the outer ones are clients, such as "
+        r"hospitals, and the inner ones classes; data\.layout=classes if the outer ones are classes, and the inner "
+        r"ones mean nothing, or are patients, which data\.group finds$",
+        tmp_path,
+        "imagefolder",
+    )
+    data = fetch(tmp_path, "imagefolder", layout="clients")
+    assert (data.train.class_names, data.train.client_names) == (("healthy", "sick"), ("hospital_a", "hospital_b"))
+    assert training_images(tmp_path, "imagefolder").train.class_names == ("hospital_a", "hospital_b")  # whose labels..
+    if not below:
+        assert fetch(tmp_path, "imagefolder", layout="classes").train.class_names == ("hospital_a", "hospital_b")
+        refused("does not say which are the classes", tmp_path, "imagefolder")  # also from the cache
+        patients = fetch(tmp_path, "imagefolder", group="[^/]+/[^/]+$")
+        assert patients.train.class_names == ("hospital_a", "hospital_b")
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"a/one": 5, "a/two": 5, "b/one": 5, "b/three": 5},  # one folder in common
+        {"a/images": 5, "b/images": 5},
+        {"a/one": 5, "a/two": 5, "b/one": 5, "b/two": 5, "c": 5},  # one class without
+        {"a/one": 5, "a/two": 5},  # one class
+        {"a/P1": 5, "a/P2": 5, "b/P3": 5, "b/P4": 5},
+    ],
+)
+def test_other_trees_of_classes_are_read(tmp_path, tree):
+    put(tmp_path, tree_of(tree))
+    assert fetch(tmp_path, "imagefolder").train.class_names == tuple(sorted({name[0] for name in tree}))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("hospital_a", "hospital_b"), True),
+        (("Site 1", "Site 2", "Site 10"), True),
+        (("centre-3", "centre-4"), True),
+        (("hospital_a", "site_b"), False),
+        (("hospital_a", "hospital_north"), False),
+        (("hospital", "clinic"), False),
+        (("cat_a", "cat_b"), False),
+    ],
+)
+def test_classes_that_are_called_as_clients_are_are_named(tmp_path, names, said):
+    put(tmp_path, tree_of(dict.fromkeys(names, 5)))
+    *_, note = texts(fetch(tmp_path, "imagefolder").notes)
+    assert (
+        note.endswith(
+            "are taken for classes, and are called as clients are: if they are clients, data.layout=clients_flat, with "
+            "which no image has a label"
+        )
+        == said
+    )
+    assert not any("called as clients" in line for line in texts(fetch(tmp_path, "imagefolder", layout="flat").notes))
 
 
 def test_a_layout_error_shows_the_trees_and_what_it_found(tmp_path):

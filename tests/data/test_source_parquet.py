@@ -350,10 +350,11 @@ def test_deep_images_say_how_they_were_scaled(tmp_path):
     assert ranged.train.pixels.max() == 128
     assert texts(ranged.notes)[0].endswith("each by data.range=[0.0, 8160.0]")
     assert ranged.digest != data.digest
-    put(tmp_path / "flat", {"train/a/1.png": ramp * 0 + 5, "test/a/1.png": ramp})
-    refused(
-        r"train/a/1\.png cannot be decoded \(.*range cannot be told", tmp_path, "imagefolder", path=tmp_path / "flat"
-    )
+    put(tmp_path / "flat", {"train/a/1.png": ramp * 0 + 5, "train/a/2.png": ramp, "test/a/1.png": ramp})
+    flat = fetch(tmp_path, "imagefolder", path=tmp_path / "flat", channels=1)
+    assert not flat.train.pixels[0].any()
+    assert np.array_equal(flat.train.pixels[1].ravel(), range(256))  # as without a blank image beside it
+    assert texts(flat.notes)[1:] == ("1 images are of one single colour throughout (train/a/1.png)",)
     put(tmp_path / "shallow", {"train/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0]})
     assert texts(fetch(tmp_path, "imagefolder", path=tmp_path / "shallow").notes) == ()
     refused(

@@ -125,11 +125,14 @@ def test_grey_with_an_alpha_channel_that_is_multiplied_in_is_as_in_the_run(tmp_p
     np.testing.assert_array_equal(standalone.square(image, folder(tmp_path, 1, None)).numpy(), expected)
 
 
-def test_what_has_no_range_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_number_is_refused_and_one_value_alone_is_as_in_the_run(tmp_path: Path) -> None:
     place = folder(tmp_path, 3, None)
-    for pixels in (np.full((30, 30), 700, np.uint16), np.full((30, 30), np.nan, np.float32)):
-        with pytest.raises(ValueError, match="range cannot be told"):
-            standalone.square(Image.open(io.BytesIO(file_of(pixels, "TIFF"))), place)
+    with pytest.raises(ValueError, match="mode F that holds NaN"):
+        standalone.square(Image.open(io.BytesIO(file_of(np.full((30, 30), np.nan, np.float32), "TIFF"))), place)
+    blank = file_of(np.full((30, 30), 700, np.uint16), "TIFF")
+    found = standalone.square(Image.open(io.BytesIO(blank)), place)
+    np.testing.assert_array_equal(found.numpy(), decode(blank, ImageForm(30)).pixels)
+    assert not found.any()
 
 
 def test_colours_of_16_bits_are_refused_but_for_the_full_range(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""Checks what a source lists before it is decoded: labels, clients, and the names of both; orders names of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.data.images import MOST_CLASSES, Listing, Source
+
+
+def sound(listing: Listing, key: str) -> Listing:
+    """A listing whose labels and clients fit its names, whoever wrote the source. Raises UserError."""
+    lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
+    if lowest < -1 or largest >= MOST_CLASSES:
+        found = lowest if lowest < -1 else largest
+        raise UserError(f"{key}.path: found the label {found}; allowed: 0 to {MOST_CLASSES - 1}, -1 where unknown")
+    if largest >= len(listing.class_names):
+        raise UserError(f"{key}.path: found the label {largest}; there are {len(listing.class_names)} class names")
+    if listing.clients is not None and int(listing.clients.max(initial=-1)) >= len(listing.client_names):
+        raise UserError(f"{key}.path: found more clients than their {len(listing.client_names)} names")
+    classes, clients = (_spelt(names, key) for names in (listing.class_names, listing.client_names))
+    return replace(listing, class_names=classes, client_names=clients)
+
+
+def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
+    """Names of classes or clients in normal form C. Raises UserError for two that become one."""
+    first: dict[str, str] = {}
+    for name in names:
+        if first.setdefault(composed(name), name) != name:
+            raise UserError(
+                f"{key}.path: two classes or clients are called {printable(name, 80)}, spelt in two normal forms of "
+                "Unicode (NFC and NFD); allowed: one of each name"
+            )
+    return tuple(printable(composed(name)) for name in names)
+
+
+def in_order(names: Sequence[str], source: Source) -> list[str]:
+    """Names of images as the source's files and their rows follow one another, whichever split they are of."""
+    places = {printable(path): place for place, path in enumerate(source.files)}
+
+    def place(name: str) -> tuple[int, int]:
+        file, _, row = name.rpartition(" row ")
+        if name in places or not row.isdecimal():
+            return places.get(name, len(places)), 0
+        return places.setdefault(file, len(places)), int(row)  # of one file, an array after the other
+
+    return sorted(names, key=place)
