@@ -9,9 +9,10 @@ from typing import Any
 
 from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.text import listed, printable
-from rayfed_ssl.records.comparison import LEVEL, RAW_PIXELS, UNTRAINED, Comparison
+from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
 from rayfed_ssl.records.image_sampling import counted, held_out, not_counted
+from rayfed_ssl.records.intervals import LEVEL
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
 from rayfed_ssl.records.noted import noted
 from rayfed_ssl.records.significance import MARGIN

@@ -91,7 +91,7 @@ def held_out(comparison: Comparison) -> list[str]:
     for name, mean in known[:1]:
         low, high = wilson(mean, min(own))
         told += f", and with others {mean:.3f} of {name} may be {low:.3f} to {high:.3f} in one run (95%)"
-    found = [drawn for _, _, drawn in _compared(comparison, names)]
+    found = [drawn for _, _, drawn in _compared(comparison, names, comparison.trained[1:])]
     if BY_SEED in found:
         return [f"{told}. Each seed holds out other ones, so intervals over seeds count which were drawn."]
     if any(isinstance(drawn, DrawnInterval) and drawn.of == HELD_OUT for drawn in found):
