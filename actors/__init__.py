@@ -13,7 +13,7 @@ wire.OmittedValue      up           in ``ChunkResult``: a large value of a reply
 wire.SumHeader         up           in ``ChunkResult``: a partial sum without its totals, which are a return value
 window.Request         stays here   what a call asks, as the cohort keeps it, to ask again if its result is lost
 states.StateRef        stays here   a reference to where a client's state lies
-replies.RemoteValue    stays here   made of an ``OmittedValue``: fetched from Ray's store when somebody reads it
+replies.RemoteValue    stays here   made of an ``OmittedValue``: fetched from Ray's store when it is read
 sums.PartialSum        stays here   a ``SumHeader``, a reference to its totals, and the node where they lie
 client.RunningSum      in an actor  what the actor has summed and not yet handed over
 =====================  ===========  ================================================================================

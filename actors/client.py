@@ -23,7 +23,7 @@ from actors.wire import ArgRef, ChunkResult, OmittedValue, StateReturn, SumHeade
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import FixedPointSum
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, OperationResult, State, Task, mapped
 from rayfed_ssl.federated.process_context import device_name
 from rayfed_ssl.federated.results import EvaluatedEncoder
@@ -118,7 +118,7 @@ class ClientActor:
         cuda = torch.cuda.is_available()
         if cuda and (fraction := memory_fraction(share, torch.cuda.get_device_properties(0).total_memory)) is not None:
             torch.cuda.set_per_process_memory_fraction(fraction)
-        images = deal(config) if federation is None else federation
+        images = load_federation(config) if federation is None else federation
         known = dict(zip(published, values, strict=True))
 
         def reopen() -> Worker:

@@ -102,7 +102,7 @@ class RayCohort(Cohort):
         self.replies = Replies()
         self._evaluating: list[tuple[int, int | None, Call]] = []
         self._seen_states = False  # whether any client had a new state: then those to come are returned apart
-        self._convicted: set[int] = set()  # clients whose actor died as often in a row as a call may: one try is left
+        self._crashed_clients: set[int] = set()  # their actors died as often in a row as a call may: one try is left
         self._paces: dict[str, Pace] = {}  # by operation, of whole replies
         self.sum_bytes = 0  # of sums that this process read
 
@@ -164,10 +164,10 @@ class RayCohort(Cohort):
             yield Chunk(total=total)
 
     def _groups(self, clients: Sequence[int], size: int) -> Iterator[Group]:
-        """So many clients a call. Who was convicted shares none."""
+        """The clients in groups of ``size``, a call each; one of ``_crashed_clients`` has a call of its own."""
         for i in range(0, len(clients), size):
             group = tuple(clients[i : i + size])
-            yield from [group] if self._convicted.isdisjoint(group) else [(client,) for client in group]
+            yield from [group] if self._crashed_clients.isdisjoint(group) else [(client,) for client in group]
 
     def _replies(
         self,
@@ -215,7 +215,7 @@ class RayCohort(Cohort):
         known = self._paces.get(task.operation)
         most = 1 if known is None else min(together, known.clients)
         while len(group) < most and todo and not isinstance(after := todo[0], Request):
-            if not self._convicted.isdisjoint(group + after):
+            if not self._crashed_clients.isdisjoint(group + after):
                 break
             todo.popleft()
             group += after
@@ -230,7 +230,7 @@ class RayCohort(Cohort):
         """Ask again for what sums have lost. The replies are known already.
 
         Raises:
-            ClientError: somebody who replied fails now.
+            ClientError: a client that replied before fails now.
         """
         for chunk in self._replies(task, deque(lost), lambda _: {}, averaging, sums):
             for error in chunk.errors:
@@ -270,7 +270,7 @@ class RayCohort(Cohort):
         if omits:
             returns += 1
         call = Call("chunk", (work, *arguments.refs), returns, limit, tag=tag, hands_over=hands_over, omits=omits)
-        if len(group) == 1 and group[0] in self._convicted and not request.repeated:
+        if len(group) == 1 and group[0] in self._crashed_clients and not request.repeated:
             call.one_try = True
         return call
 
@@ -291,7 +291,7 @@ class RayCohort(Cohort):
         """The results or the failure of a finished call. Raises what no policy may drop."""
         if isinstance(call.error, Crashed | TimedOut):
             if isinstance(call.error, Crashed):
-                self._convicted.add(group[0])
+                self._crashed_clients.add(group[0])
             if sums is not None:
                 sums.forget(call)
             return Chunk(errors=[ClientError(group[0], task.round, task.operation, call.where, str(call.error))])

@@ -61,7 +61,7 @@ class ProgressLog:
             self.round = progress.round
 
     def since(self, count: int) -> list[Progress]:
-        """The lines after the first ``count``, as far as they are kept. Whoever asks for them has those before, if this
+        """The lines after the first ``count``, as far as they are kept. The caller has the earlier ones, if this
         process gave them: a reader of a driver that was restarted counts the lines of the one before.
         """
         with self._lock:

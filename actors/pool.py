@@ -92,11 +92,11 @@ class Slot:
     @property
     def taken(self) -> bool:
         """Starting or evaluating: work that would wait here for long goes elsewhere if it can."""
-        return self.info is None or self.on_trial or any(call.method == "assess" for call in self.queue)
+        return self.info is None or self.runs_suspected_call or any(call.method == "assess" for call in self.queue)
 
     @property
-    def on_trial(self) -> bool:
-        """Running a call that is suspected of killing actors: nothing may share its fate."""
+    def runs_suspected_call(self) -> bool:
+        """Whether it runs a call that is suspected of killing actors: no other call may be lost with it."""
         return any(call.suspected for call in self.queue)
 
     @property
@@ -175,8 +175,8 @@ class Pool:
             call.abandoned = True
 
     def _preferred(self) -> list[Slot]:
-        """Slots for ordinary calls: those that neither start nor evaluate, or else all but those on trial."""
-        return [s for s in self.slots if not s.taken] or [s for s in self.slots if not s.on_trial]
+        """Slots for ordinary calls: those that neither start nor evaluate, or else all that run no suspected call."""
+        return [s for s in self.slots if not s.taken] or [s for s in self.slots if not s.runs_suspected_call]
 
     def send(self, slot: Slot, call: Call) -> None:
         """Send a call to this slot's actor, behind what it has in hand."""

@@ -201,7 +201,7 @@ def variables(given: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping_sigterm() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it connects, and then ends at once; give it back to whoever had it."""
+    """Ray takes SIGTERM for itself when it connects, and then ends at once; restore the handler that was there."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -3,7 +3,7 @@ if they are lost.
 
 An actor that dies takes its running sum along. A node that dies takes along the partial sums that lay there. So every
 request is kept until the whole sum has arrived. Requests that no partial sum holds are made again: integers add up to
-the same bits whoever adds them.
+the same bits in any grouping.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Request:
             yield Request((client,), (fields,), (state,), repeated=self.repeated, suspect=True)
 
     def again(self) -> list[Request]:
-        """What to ask once more: of those who replied only, so that whoever was dropped stays dropped."""
+        """What to ask once more: of the clients that replied only, so that dropped clients stay dropped."""
         who = [k for k, client in enumerate(self.group) if client in self.replied]
         fields, states = tuple(self.fields[k] for k in who), tuple(self.states[k] for k in who)
         return [Request(tuple(self.group[k] for k in who), fields, states, repeated=True)] if who else []

@@ -32,7 +32,7 @@ from actors.plan import reserve
 from actors.pool import Pool
 from actors.shares import Plan
 from rayfed_ssl.config import build
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
@@ -79,7 +79,7 @@ def measure(name: str, clients: int, data: Path) -> dict[str, Any]:
     if name == "fedlinked":  # two classes each
         changes["data.tasks"] = [[i % 10, (i + 1) % 10] for i in range(clients)]
     config = build({"method": {"name": name}}, changes, origin="driver_memory.py")
-    federation = deal(config)
+    federation = load_federation(config)
     setup = Setup(config, federation, InitialWeights(config, federation))
     plan = Plan(2, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
     ledger = Ledger()

@@ -53,7 +53,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from rayfed_ssl.base.seeding import generator  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.data.augment import augment  # noqa: E402
-from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
+from rayfed_ssl.federated.federation import Federation, load_federation  # noqa: E402
 from rayfed_ssl.federated.initial_weights import InitialWeights  # noqa: E402
 from rayfed_ssl.federated.messages import TRAINS  # noqa: E402
 from rayfed_ssl.federated.process_context import device_name, resolve_device  # noqa: E402
@@ -123,7 +123,7 @@ def steps(size: Size, device: torch.device, flops: float) -> Iterator[Line]:
         for batch in size.batches:
             config = settings(size, device.type, method, batch, 1)
             rate, weights = timed_training(config)
-            share = rate * pair_flops(config, deal(config)) / flops
+            share = rate * pair_flops(config, load_federation(config)) / flops
             line: Line = {"benchmark": "step", "objective": name, "batch": batch, "pairs_per_s": round(rate, 1)}
             line["share_of_ceiling"] = round(share, 4)
             if device.type == "cuda":
@@ -165,7 +165,7 @@ def augmentation(size: Size, device: torch.device, steps: dict[int, float]) -> I
     """Two views of a batch; its part of a SimCLR step, where ``steps`` has the pairs per second of its batch size."""
     config = settings(size, device.type, "fedsimclr", size.batches[0], 1)
     pixels, recipe = (
-        torch.tensor(deal(config).dataset.train.pixels).permute(0, 3, 1, 2).to(device),
+        torch.tensor(load_federation(config).dataset.train.pixels).permute(0, 3, 1, 2).to(device),
         config.augment.recipe(),
     )
     for batch in size.batches:

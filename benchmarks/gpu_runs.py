@@ -11,7 +11,7 @@ import numpy as np
 
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.server import MethodServer
@@ -66,7 +66,7 @@ class Federated:
     """A method's server and a cohort, outside a run."""
 
     def __init__(self, config: RunConfig, connect: Callable[[RunConfig, Federation, Ledger], Cohort]) -> None:
-        self.federation, ledger = deal(config), Ledger()
+        self.federation, ledger = load_federation(config), Ledger()
         setup = Setup(config, self.federation, InitialWeights(config, self.federation))
         self.server: MethodServer[Any] = METHODS[config.method.name].server(setup)
         self.cohort = connect(config, self.federation, ledger)

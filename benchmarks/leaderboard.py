@@ -47,7 +47,7 @@ SUMMARY, ERROR = "summary.json", "error.txt"
 def run_cell(cell: Cell, data: Path, folder: Path) -> str | None:
     """Run a cell to its end in this process, in ``folder``; None, or in one line why it failed.
 
-    A folder that holds a part of the run is continued. Raises KeyboardInterrupt where somebody stopped it.
+    A folder that holds a part of the run is continued. Raises KeyboardInterrupt where it was stopped.
     """
     import rayfed_ssl
 

@@ -25,7 +25,7 @@ import leaderboard_rows as rows
 from leaderboard_tables import load_board
 from machine import described
 
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.settings.run import RunSettings
 
@@ -47,7 +47,7 @@ def of_cell(board: dict[str, Any], data: str, seed: int, images: Path) -> Line:
     """The line of a data set and seed; ``images``: the folder with a folder per data set."""
     (cell,) = rows.cells(board, [data], ["iid"], [seed], [rows.REFERENCE])
     config = cell.built(images)
-    return {"data": data, "seed": seed, **measured(config, deal(config)), **described()}
+    return {"data": data, "seed": seed, **measured(config, load_federation(config)), **described()}
 
 
 def onto(found: Sequence[rows.Record], lines: Sequence[Line]) -> list[rows.Record]:

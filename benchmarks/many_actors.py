@@ -28,7 +28,7 @@ from actors.plan import reserve
 from actors.pool import Pool
 from actors.shares import Plan
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 
@@ -40,7 +40,7 @@ SMALL_ROUNDS = 10  # times as many of the small model: the system counts CPU in 
 
 
 class Used(threading.Thread):
-    """CPU seconds of this process and of all that it started, those included that have ended: whoever started those
+    """CPU seconds of this process and of all that it started, those included that have ended: their parents
     need not have waited for them, so the system forgets what they used.
     """
 
@@ -66,7 +66,7 @@ def measure(nodes: int, actors: int, case: str, rounds: int) -> dict[str, Any]:
     keys = {"method": {"name": method}, **zero_work.COMMON, **changes}
     keys["clients"] = {**keys["clients"], "count": PER_ACTOR * actors}
     config = RunConfig.model_validate(keys)
-    federation = deal(config)
+    federation = load_federation(config)
     plan = Plan(actors, cpus=0.5, gpus=0.0, threads=1, strategy="SPREAD")
     cohort = RayCohort(config, federation, Ledger(), Pool(plan, reserve(plan, 300)), factory=zero_work.idle)
     assert len({info.node for info in cohort.infos}) == nodes

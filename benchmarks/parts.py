@@ -34,7 +34,7 @@ from machine import described  # noqa: E402
 from rayfed_ssl.base.weights import pack, unpack  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.federated.aggregation import FixedPointSum  # noqa: E402
-from rayfed_ssl.federated.federation import deal  # noqa: E402
+from rayfed_ssl.federated.federation import load_federation  # noqa: E402
 from rayfed_ssl.simulation.worker import Worker, check_finite  # noqa: E402
 
 REPETITIONS = 9
@@ -53,7 +53,7 @@ def alternating(encoder: str) -> tuple[int, dict[str, list[tuple[float, float]]]
         {"method": {"name": "fedsimclr"}, "data": {"name": "digits"}, "clients": {"encoders": encoder},
          "model": {"projector": {"hidden": [], "dim": 64}}, "resources": {"device": "cpu"}}
     )  # fmt: skip
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     network, given = worker.network(encoder), worker.initial(encoder)
     given.vector.flags.writeable = False
     source, into = torch.zeros(given.vector.size), torch.zeros(given.vector.size)

@@ -41,7 +41,7 @@ from actors.pool import Pool  # noqa: E402
 from actors.shares import Plan, environment  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.federated.client import EncoderClient, target_modules  # noqa: E402
-from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
+from rayfed_ssl.federated.federation import Federation, load_federation  # noqa: E402
 from rayfed_ssl.federated.initial_weights import InitialWeights  # noqa: E402
 from rayfed_ssl.federated.ledger import Ledger  # noqa: E402
 from rayfed_ssl.simulation.worker import Worker  # noqa: E402
@@ -156,7 +156,7 @@ def measure(case: str, bench: Path, rounds: int) -> dict[str, Any]:
     """Medians of one case, ours and the plain actors' rounds in turn; the first of each is left out."""
     method, changes = CASES[case]
     config = RunConfig.model_validate({"method": {"name": method}, **COMMON, **changes})
-    federation = deal(config)
+    federation = load_federation(config)
     size = InitialWeights(config, federation)(config.clients.encoder(0)).vector.size
     layout = Plan(2, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
     cohort = RayCohort(config, federation, Ledger(), Pool(layout, reserve(layout, 60)), factory=idle)

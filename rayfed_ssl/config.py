@@ -61,7 +61,7 @@ class RunConfig(RunSettings):
         return self._extensions
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """With imports, pickled as a document: whoever reads it imports first."""
+        """With imports, pickled as a document: unpickling imports these first."""
         if not self._extensions:
             return super().__reduce_ex__(protocol)
         return _revived, (self.model_dump(mode="json"), self._extensions)
@@ -244,7 +244,7 @@ def _check_server_optimizer(config: RunConfig) -> None:
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a run's YAML with its profile and the dotted overrides applied. Raises UserError naming every wrong key.
 
-    The file's ``imports`` are run: a file of somebody else's is read by :func:`load_untrusted`.
+    The file's ``imports`` are run: a third party's file is read by :func:`load_untrusted`.
     """
     return load_changed(path, configfile.parse_overrides(overrides))
 

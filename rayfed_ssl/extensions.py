@@ -6,8 +6,8 @@
 
 Such a module defines what it adds under the tables' names: ``METHODS = {"mine": Method(...)}``, ``OBJECTIVES``,
 ``HEADS``, ``ENCODERS``, ``SOURCES``, ``PARTITIONS``, ``PROTOCOLS``. A file's source travels inside the run's config:
-whoever unpickles the config, a driver or a client actor on another machine, has the module, too. A run folder holds a
-copy beside its config.yaml.
+each process that unpickles the config, a driver or a client actor on another machine, has the module, too. A run
+folder holds a copy beside its config.yaml.
 """
 
 from __future__ import annotations

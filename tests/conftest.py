@@ -21,7 +21,7 @@ os.environ.update(OMP_NUM_THREADS="1", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RA
 # Ray's workers run at niceness 15 by default: on a busy machine they would starve beside the tests that wait for them;
 # and it starts one per CPU that no test would use.
 os.environ.update({"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"})
-os.environ.pop("RAY_ADDRESS", None)  # never join somebody's cluster
+os.environ.pop("RAY_ADDRESS", None)  # never join a cluster of others
 # A shell's background jobs ignore Ctrl-C, and so would the commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -150,7 +150,7 @@ def test_resident_weights_sum_to_the_bits_of_plain_ones() -> None:
 
 
 def test_a_refused_client_leaves_the_sum_as_it_was() -> None:
-    """A running sum goes on after somebody's NaN, in the first field or the last."""
+    """A running sum goes on after a client's NaN, in the first field or the last."""
     total, good = FixedPointSum(), {"a": np.ones(3, np.float32), "b": np.full(2, 5, np.float32)}
     total.add(0.5, good)
     for name in good:

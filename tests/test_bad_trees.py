@@ -27,8 +27,8 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import build
-from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.simulation.checks import check_labels, check_shards, ignored_clients, of_dealing
+from rayfed_ssl.federated.federation import load_federation
+from rayfed_ssl.simulation.checks import check_labels, check_shards, ignored_clients, ownership_notes
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage import checkpoint
@@ -200,7 +200,7 @@ def test_any_parquet_gives_images_or_one_line(
         cache = Path(root) / "cache"
         try:
             config = build(document, {}, origin="a test")
-            federation = deal(config, cache)
+            federation = load_federation(config, cache)
             check_shards(config, federation)
             check_labels(config, federation)
         except UserError as refused:
@@ -320,7 +320,7 @@ def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> 
     sizes = {"data.limit": None, "data.test_limit": None, "train.batch_size": 4, "clients.count": 2}
     config = tiny_run("fedsimclr", {**data, **sizes})
     with pytest.raises(UserError, match=r"may be clients: data\.layout=clients with data\.partition\.name=natural"):
-        deal(config)
+        load_federation(config)
     dealt = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "train.rounds": 1})
     told: list[str] = []
     run_locally(dealt, tmp_path / "run", report=lambda progress: told.append(progress.line))
@@ -331,7 +331,7 @@ def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> 
     assert note in told
     assert note in forecast(dealt).notes
     natural = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "data.partition": {"name": "folders"}})
-    assert ignored_clients(natural, deal(natural)) == []
+    assert ignored_clients(natural, load_federation(natural)) == []
 
 
 def test_images_in_one_folder_belong_to_one_owner_and_a_note_says_so(tmp_path: Path) -> None:
@@ -349,22 +349,24 @@ def test_images_in_one_folder_belong_to_one_owner_and_a_note_says_so(tmp_path: P
         "that holds a folder per client"
     )
     config = tiny_run("fedsimclr", changes)
-    assert list(texts(of_dealing(config, deal(config)))) == [note]
+    assert list(texts(ownership_notes(config, load_federation(config)))) == [note]
     natural = tiny_run("fedsimclr", {**changes, "data.partition": {"name": "natural"}})
     with pytest.raises(UserError) as caught:
-        deal(natural)
+        load_federation(natural)
     assert str(caught.value) == (
         "clients.count: 2, but the images are of one client folder or value, DCIM, and belong to one owner; set "
         "clients.count=1"
     )
     alone = tiny_run("fedsimclr", {**changes, "data.layout": "flat", "data.group": "DCIM"})
-    assert "data.group finds 1 group in 8 images, such as DCIM: all are of one" in texts(deal(alone).dataset.notes)
+    assert "data.group finds 1 group in 8 images, such as DCIM: all are of one" in texts(
+        load_federation(alone).dataset.notes
+    )
     (tmp_path / "phone/0.png").write_bytes((tmp_path / "phone/DCIM/0.png").read_bytes())
-    (line,) = texts(of_dealing(config, deal(config)))
+    (line,) = texts(ownership_notes(config, load_federation(config)))
     assert line.startswith("all 8 training images that have a client are in one client folder, DCIM: ")
     (tmp_path / "phone/WhatsApp").mkdir()
     (tmp_path / "phone/0.png").rename(tmp_path / "phone/WhatsApp/0.png")
-    assert not any("one owner" in line for line in texts(of_dealing(config, deal(config))))
+    assert not any("one owner" in line for line in texts(ownership_notes(config, load_federation(config))))
 
 
 def test_two_mistakes_about_labels_are_two_lines(tmp_path: Path) -> None:
@@ -377,7 +379,7 @@ def test_two_mistakes_about_labels_are_two_lines(tmp_path: Path) -> None:
     }  # fmt: skip
     config = tiny_run("centralized", changes)
     with pytest.raises(UserError) as caught:
-        check_labels(config, deal(config))
+        check_labels(config, load_federation(config))
     first, second = str(caught.value).splitlines()
     assert first.startswith("objective.name: found 'supervised', but 12 of 12 training images have no label")
     assert second.startswith("evaluation.protocols: found knn, but none of the 12 train images has a label")

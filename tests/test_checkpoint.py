@@ -254,7 +254,7 @@ def test_the_marker_lists_every_file(tmp_path: Path) -> None:
 
 
 def test_only_names_of_the_runs_own_count(tmp_path: Path) -> None:
-    """A copy somebody made, and folders that merely begin alike, are neither read nor removed."""
+    """A copy that a user made, and folders that merely begin alike, are neither read nor removed."""
     for t in (1, 2, 3):
         save(tmp_path, t)
     strangers = ["round-00003-copy", "round-3", "round-", "round-0000x", "round-00009.damaged.bak", "my-round-00009"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
@@ -37,7 +37,7 @@ def test_predictions_that_are_left_out_are_known() -> None:
 
 def bytes_of_round_one(name: str) -> Traffic | None:
     config = tiny(name)
-    federation = deal(config)
+    federation = load_federation(config)
     server: MethodServer[Any] = METHODS[name].server(Setup(config, federation, InitialWeights(config, federation)))
     return server.traffic(1, federation.clients[0], ())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.models.heads import HEAD_SHAPES, ModelConfig
 from rayfed_ssl.settings.files import dump, read
@@ -54,7 +54,7 @@ def test_what_was_filled_in_is_written_down_and_read_again(tmp_path: Path) -> No
 def test_the_projectors_shape_stays_and_its_output_is_normalised() -> None:
     config, plain = made(method__name="fedsimsiam"), made(method__name="fedbyol")
     assert config.model.projector.model_copy(update={"batch_norm": "none"}) == plain.model.projector
-    network = InitialWeights(config, deal(config)).network(config.clients.encoder(0), None)
+    network = InitialWeights(config, load_federation(config)).network(config.clients.encoder(0), None)
     names = [type(layer).__name__ for layer in network.projector]
     assert names[-1] == "BatchNorm1d"
     assert names.count("BatchNorm1d") == 1 + len(config.model.projector.hidden)

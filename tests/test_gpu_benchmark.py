@@ -64,7 +64,7 @@ def test_ceilings_count_what_is_moved_and_multiplied(gpu: ModuleType, monkeypatc
 def test_flops_of_a_pair(gpu: ModuleType) -> None:
     """small_cnn at 8 px, counted by hand: convolutions of 9 * in * out per output pixel, two FLOPs each."""
     config = gpu.settings(replace(gpu.SMALL, encoder="small_cnn", width=1.0, pixels=8), "cpu", "fedsimclr", 8, 1)
-    federation = gpu.deal(config)
+    federation = gpu.load_federation(config)
     network = gpu.InitialWeights(config, federation).network("small_cnn")
     total, sizes = 0, []
     for module in network.encoder.modules():

@@ -138,11 +138,11 @@ def test_encoders_do_not_need_the_network_that_trained_them(tmp_path: Path) -> N
 def test_a_folder_that_holds_something_else_is_not_written_over(name: str, resume: bool, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     (folder / name).parent.mkdir(parents=True)
-    (folder / name).write_text("somebody's")
+    (folder / name).write_text("another program's")
     with pytest.raises(UserError, match=rf"--out: .*run holds {name.partition('/')[0]} and no config.yaml"):
         run_locally(tiny("fedsimclr"), folder, resume=resume)
     assert [path.name for path in folder.iterdir()] == [name.partition("/")[0]]
-    assert (folder / name).read_text() == "somebody's"
+    assert (folder / name).read_text() == "another program's"
 
 
 @pytest.mark.parametrize("text", ["theme: dark\n", "method: {name: fedsimclr}\n", "\x00", "[1", ""])
@@ -195,7 +195,7 @@ def test_a_run_killed_before_its_first_checkpoint_can_be_resumed_by_a_later_vers
     assert run_locally(config, folder, resume=True)["status"] == "complete"
 
 
-def test_figures_of_somebody_else_are_not_written_over(tmp_path: Path) -> None:
+def test_figures_of_other_programs_are_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures/accuracy.png").write_bytes(b"mine")
     with pytest.raises(UserError, match=r"holds figures and no config.yaml"):

@@ -11,7 +11,7 @@ import pytest
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.records import journal
 from rayfed_ssl.records.tables import metrics_parts, read_communication, read_metrics
 from rayfed_ssl.simulation import local as cohorts
@@ -74,7 +74,7 @@ def kept_by(config: RunConfig, folder: Path) -> tuple[int, int, int]:
 @pytest.mark.parametrize(("method", "changes"), STATEFUL + STATELESS)
 def test_the_estimate_is_what_a_run_keeps(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
     config = tiny(method, **{"train__rounds": 2, "evaluation__protocols": [], **changes})
-    needed = estimate(config, deal(config))
+    needed = estimate(config, load_federation(config))
     clients, states, banks = kept_by(config, tmp_path / "run")
     assert needed.clients == needed.again == config.clients.count
     if (method, changes) in STATELESS:
@@ -89,19 +89,22 @@ def test_the_estimate_is_what_a_run_keeps(method: str, changes: dict[str, Any], 
 
 def test_an_estimate_counts_those_who_can_have_taken_part() -> None:
     config = tiny("fedbyol", clients__count=40, participation__fraction=0.1, train__rounds=3)
-    assert (estimate(config, deal(config)).clients, estimate(config, deal(config)).again) == (12, 4)
+    assert (estimate(config, load_federation(config)).clients, estimate(config, load_federation(config)).again) == (
+        12,
+        4,
+    )
     config = tiny("fedbyol", clients__count=40, participation__fraction=0.1, train__rounds=300)
-    assert estimate(config, deal(config)).clients == 40
+    assert estimate(config, load_federation(config)).clients == 40
 
 
 def test_a_round_that_asks_everybody_is_counted_with_all_that_it_leaves(tmp_path: Path) -> None:
     """FedSC's first round that shares: the server then has everybody's matrix, however few take part in a round."""
     config = tiny("fedsc", clients__count=12, participation__fraction=0.1, train__rounds=2, evaluation__protocols=[])
-    needed = estimate(config, deal(config))
+    needed = estimate(config, load_federation(config))
     assert (needed.clients, needed.again) == (12, 12)
     assert needed.bank * needed.clients == kept_by(config, tmp_path / "run")[2] == 12 * 8 * 8 * 4
     never = tiny("fedsc", participation__fraction=0.25, train__rounds=2, method__alpha_floor=1)
-    assert estimate(never, deal(never)).bank == kept_by(never, tmp_path / "never")[2] == 0
+    assert estimate(never, load_federation(never)).bank == kept_by(never, tmp_path / "never")[2] == 0
 
 
 def test_what_does_not_fit_is_refused_with_the_sum() -> None:
@@ -189,7 +192,7 @@ def rows_of(folder: Path) -> tuple[list[Any], list[Any]]:
 
 
 def test_sums_over_ten_thousand_clients_are_made_once() -> None:
-    federation = deal(tiny("fedsimclr"))
+    federation = load_federation(tiny("fedsimclr"))
     assert federation.shares is federation.shares
     assert federation.sizes is federation.sizes
     with pytest.raises(ValueError, match="read-only"):

@@ -20,7 +20,7 @@ import pytest
 
 from rayfed_ssl.base.lock import Held, Lock, _is_at
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import checkpoint
@@ -193,7 +193,7 @@ def test_where_that_never_ends_the_lock_says_why_there_is_none(tmp_path: Path, m
     assert Lock(tmp_path / LOCK).why_not == "No locks available"
 
 
-def test_a_lock_is_free_once_released_whoever_inherited_it(tmp_path: Path) -> None:
+def test_a_lock_is_free_once_released_though_a_process_inherited_it(tmp_path: Path) -> None:
     path = tmp_path / "runs" / LOCK
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path), "20"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -219,7 +219,7 @@ def test_a_lock_left_by_a_kill_is_taken_over_and_one_of_a_new_folder_left_alone(
     mine = Lock(path)
     assert path.read_text().endswith(f", pid {os.getpid()}\n")
     assert path.read_text().count("\n") == 1
-    path.unlink()  # somebody removed the folder under the run, and another began
+    path.unlink()  # the folder was removed under the run, and another run began
     theirs = Lock(path)
     mine.release()
     assert path.exists()
@@ -229,7 +229,7 @@ def test_a_lock_left_by_a_kill_is_taken_over_and_one_of_a_new_folder_left_alone(
 
 def test_where_there_are_no_locks_the_run_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, seen = tiny("fedsimclr", train__rounds=1), list[str]()
-    deal(config)  # images are decoded into a cache, which has a lock of its own
+    load_federation(config)  # images are decoded into a cache, which has a lock of its own
     monkeypatch.setattr(fcntl, "flock", unsupported)
     run_locally(config, tmp_path / "run", report=lambda p: seen.append(p.line))
     assert f"{tmp_path / 'run'} cannot be locked (Operation not supported)" in seen[0]

@@ -346,7 +346,7 @@ def test_a_folder_that_cannot_be_read_is_one_line_too(tmp_path: Path, monkeypatc
 
 
 def test_a_file_system_never_shows_half_a_file(tmp_path: Path) -> None:
-    """Whoever has the old file open reads the old file to its end; what a cut-off copy left is no part of the run."""
+    """A reader that has the old file open reads it to its end; what a cut-off copy left is no part of the run."""
     work = tmp_path / "work"
     mirror = Mirror(work, f"file://{tmp_path}/run")
     write(work, "config.yaml", "metrics.parquet/part-00001.parquet", content="old")

@@ -1,4 +1,4 @@
-"""A package of somebody else's, installed beside ours: its rows are found, and the contract suite runs over them."""
+"""A third-party package, installed beside ours: its rows are found, and the contract suite runs over them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import target_modules
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from tests.tiny import booked, run_locally, tiny
 
@@ -20,7 +20,7 @@ WAYS = ("down", "up")
 
 def floats(config: RunConfig) -> tuple[int, int]:
     """(P, b): parameters and floating buffer values of the common network."""
-    network = InitialWeights(config, deal(config)).network(config.clients.encoder(0))
+    network = InitialWeights(config, load_federation(config)).network(config.clients.encoder(0))
     buffers = sum(b.numel() for b in network.buffers() if torch.is_floating_point(b))
     return sum(p.numel() for p in network.parameters()), buffers
 
@@ -104,7 +104,7 @@ def test_fedmd_sends_outputs_both_ways_and_no_weights(tmp_path: Path) -> None:
 def test_feddf_sends_each_architectures_weights_and_no_public_images(tmp_path: Path) -> None:
     config = tiny("feddf", train__rounds=1, participation__fraction=1.0)
     found = traffic(config, tmp_path / "run")
-    initial = InitialWeights(config, deal(config))
+    initial = InitialWeights(config, load_federation(config))
     for c in range(4):
         parts = initial(config.clients.encoder(c)).wire_bytes()
         assert found[1, c, "down"] == found[1, c, "up"] == {f"weights{part}": size for part, size in parts.items()}
@@ -137,7 +137,7 @@ def test_orchestra_sends_two_networks_and_centroids_never_its_memory(tmp_path: P
 def test_fedmkd_sends_networks_up_and_targets_down(tmp_path: Path) -> None:
     config = tiny("fedmkd", train__rounds=1, participation__fraction=1.0)
     found = traffic(config, tmp_path / "run")
-    initial = InitialWeights(config, deal(config))
+    initial = InitialWeights(config, load_federation(config))
     for c in range(4):
         network = initial.network(config.clients.encoder(c))
         parts, target = pack(network).wire_bytes(), pack(*target_modules(network)).wire_bytes()

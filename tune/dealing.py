@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.models import StartConfig, pinned
 from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.checks import check_run
@@ -19,7 +19,7 @@ def refusals(configs: Sequence[RunConfig]) -> dict[int, str]:
     """
     alike: dict[str, list[int]] = {}
     for place, config in enumerate(configs):
-        alike.setdefault(_dealt_by(config), []).append(place)
+        alike.setdefault(_partition_key(config), []).append(place)
     found: dict[int, str] = {}
     starts: dict[StartConfig, StartConfig] = {}
     for places in alike.values():
@@ -27,7 +27,7 @@ def refusals(configs: Sequence[RunConfig]) -> dict[int, str]:
         for place in places:
             config = configs[place]
             try:
-                federation = federation or deal(config)
+                federation = federation or load_federation(config)
                 check_run(config, federation)
                 if config.model.start is not None or config.system is not None:
                     rehearse(_pinned(config, starts), federation)
@@ -39,8 +39,8 @@ def refusals(configs: Sequence[RunConfig]) -> dict[int, str]:
     return found
 
 
-def _dealt_by(config: RunConfig) -> str:
-    """All that decides who holds which images."""
+def _partition_key(config: RunConfig) -> str:
+    """The keys of a run that decide which client holds which images."""
     by = config.model_dump(mode="json", include={"data", "clients", "seed", "evaluation"})
     return json.dumps([by, config.uses_public], sort_keys=True)
 

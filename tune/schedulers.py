@@ -41,7 +41,7 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
                 time_attr="round", metric=SCORE, mode=settings.mode, perturbation_interval=interval,
                 quantile_fraction=quantile, resample_probability=resample, hyperparam_mutations=mutations,
                 custom_explore_fn=WithinRanges(sweep), require_attrs=False, log_config=False,
-                synch=True,  # all are compared at the same round, whoever started first
+                synch=True,  # all are compared at the same round, in whichever order they started
             )  # fmt: skip
     return None
 

@@ -159,7 +159,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return news
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """The newest checkpoint of the run, for whoever exploits it. Nothing where there is none yet."""
+        """The newest checkpoint of the run, for trials that exploit this one. Nothing where there is none yet."""
         found, _ = checkpoint.newest(self.folder / "checkpoints")
         if found is not None:
             shutil.copytree(found[1], Path(checkpoint_dir) / found[1].name)
@@ -205,7 +205,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             torch.set_num_threads(config.resources.threads)
             failure.clear(self.folder)
             summary = self._drive(config)
-            failure.clear(self.folder)  # of whoever else tried meanwhile
+            failure.clear(self.folder)  # of an attempt made meanwhile
         except Abandoned:
             return
         except BaseException as error:

@@ -14,7 +14,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import find
 from rayfed_ssl.models.transform import Transform
-from rayfed_ssl.storage.unended import naming_checkpoint
+from rayfed_ssl.storage.missing_encoder_error import naming_checkpoint
 
 
 class ImageEncoder(nn.Module):

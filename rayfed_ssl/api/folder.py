@@ -180,7 +180,7 @@ class Run:
         Raises:
             UserError: no such images or client, an image that cannot be decoded, a file that is there already.
         """
-        from rayfed_ssl.api.taking import embedded  # and the decoding of images, loaded to read them
+        from rayfed_ssl.api.run_exports import embedded  # and the decoding of images, loaded to read them
 
         return embedded(
             self.folder, self.uri, data, out, client=client, id_column=id_column, skip_bad=skip_bad,
@@ -208,7 +208,7 @@ class Run:
         Raises:
             UserError: no such form or client, packages that are not installed, a folder that is there already.
         """
-        from rayfed_ssl.api.taking import exported  # and torch.export, which takes a second to load
+        from rayfed_ssl.api.run_exports import exported  # and torch.export, which takes a second to load
 
         return exported(self.folder, self.uri, to, out, client=client, licence=license)
 
@@ -234,7 +234,7 @@ class Run:
         Raises:
             UserError: no image held out, no such client, a round that is not finished, a run at a URI.
         """
-        from rayfed_ssl.api.taking import audited  # and the loop that repeats a round
+        from rayfed_ssl.api.run_exports import audited  # and the loop that repeats a round
 
         return audited(self.folder, self.uri, round, client=client, images=images, moved=moved)
 

@@ -22,7 +22,7 @@ class Held(Exception):
 class Lock:
     """An advisory lock (flock) on a file that holds the host and pid of its owner, removed by :meth:`release`.
 
-    The kernel lets go of it when the process dies, however it dies, and so may whoever comes next. It keeps out the
+    The kernel releases it when the process dies, however it dies, and the next process can take it. It keeps out the
     processes of one machine. On storage that several hosts share it does so only where the file system passes flock on
     (NFS does since Linux 2.6.12, Lustre where it is mounted with ``flock``): elsewhere two hosts can write to one
     folder. ``why_not`` says why there is no lock, as on Windows and on file systems without flock.
@@ -136,7 +136,7 @@ def _opened(path: Path, create: bool, make: bool) -> int:
 def _opened_once(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags, 0o644)
-    except PermissionError:  # somebody else's, from a run that was killed
+    except PermissionError:  # another user's, from a run that was killed
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 NOTES = ("notes", "card_notes")
-"""Keys of a run's files: what was said to whoever runs it, and what a model card has of it."""
+"""Keys of a run's files: what was printed for the user, and the part that a model card shows."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A line for whoever runs it. It may name files, folders, classes, clients or groups, and these may be patients.
+    """A line for the user of a run. It may name files, folders, classes, clients or groups, and these may be patients.
 
-    ``public`` is what a model card has of it: words and numbers alone, no such name. None: a card has nothing of it.
+    ``public`` is the part that a model card shows: words and numbers alone, no such name. None: a card shows nothing.
     """
 
     text: str
@@ -21,7 +21,7 @@ class Note:
 
     @classmethod
     def shareable(cls, said: str, more: str = "") -> Note:
-        """A note that begins with what a card has of it, ``said``, and ends with ``more``, which a card has not."""
+        """A note that begins with ``said``, which a card shows, and ends with ``more``, which it does not show."""
         return cls(said + more, said)
 
     def of(self, key: str) -> Note:
@@ -33,12 +33,12 @@ class Note:
 
 
 def as_notes(lines: Iterable[Note | str]) -> tuple[Note, ...]:
-    """The lines as notes. Of plain text, which says nothing of cards, a card has nothing."""
+    """The lines as notes. A model card shows nothing of a line of plain text."""
     return tuple(Note(line) if isinstance(line, str) else line for line in lines)
 
 
 def texts(notes: Iterable[Note | str]) -> tuple[str, ...]:
-    """What the notes say to whoever runs it."""
+    """The notes as the user of a run reads them."""
     return tuple(map(str, notes))
 
 

@@ -47,7 +47,7 @@ def described(block: type[BaseModel], schema: CoreSchema, handler: GetJsonSchema
 def texts(block: type[BaseModel]) -> dict[str, str]:
     """Field -> what describes it: ``Field(description=..)``, or the text below it in the source.
 
-    The source is read when somebody asks: pydantic's ``use_attribute_docstrings`` reads it as each class is made, which
+    The source is read on demand: pydantic's ``use_attribute_docstrings`` reads it as each class is made, which
     every process would pay for. A field that a subclass gives another default keeps its text.
     """
     found: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """Derives every random generator from an address: (run seed, round, client, purpose).
 
-Nothing draws from a generator that somebody else also draws from, so the result of a client's work depends neither on
+No two pieces of code draw from one generator, so the result of a client's work depends neither on
 which process runs it nor on what ran there before.
 """
 

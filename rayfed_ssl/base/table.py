@@ -1,7 +1,7 @@
 """Tables of named things that others can add to: methods, objectives, heads, encoders, sources, partitions, protocols.
 
 A table is a literal dictionary of ours, plus what installed packages offer as entry points of its group, plus what a
-run's ``imports`` add. A name means one thing: whoever adds one that is taken is refused.
+run's ``imports`` add. A name means one thing: a row whose name is taken is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Table(Mapping[str, Row]):
         what: a row in words, for messages ("method").
         group: the entry points that add rows: ``name = "package.module:ROW"`` below ``[project.entry-points.GROUP]``.
         rows: our own.
-        wrong: what is wrong with a row that somebody else brings, in words that go on after its name ("which ..");
+        wrong: what is wrong with a third-party row, in words that go on after its name ("which ..");
             empty where nothing is.
     """
 

@@ -192,7 +192,7 @@ def _reasons(payload: Payload) -> Iterator[None]:
 
 
 def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
-    """As ``decode``, of an image that somebody opened. It stays open, at its size. A large JPEG is read in full where
+    """As ``decode``, of an image that is open already. It stays open, at its size. A large JPEG is read in full where
     it was read already or lies in memory; an unread file is opened a second time, to be read as ``decode`` reads it.
 
     Raises:

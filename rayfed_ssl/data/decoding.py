@@ -50,7 +50,7 @@ def decoding_told(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def tell(done: int, total: int) -> None:
-    """So many of a split's images are decoded; whoever wants to know is told."""
+    """Report that so many of a split's images are decoded, where a report was asked for."""
     if (told := _teller.get()) is not None:
         told(done, total)
 

@@ -317,7 +317,7 @@ def attributes_of(file: Path, keywords: Sequence[str]) -> str | None:
             last = max(dictionary.tag_for_keyword(keyword) for keyword in keywords)
             header = _header(opened_file, lambda tag, *_: int(tag) > last, keywords)
             values = [composed(str(header.get(keyword) or "")).strip() for keyword in keywords]
-    except Exception:  # pydicom raises anything of a damaged file: whoever decodes its image says so
+    except Exception:  # pydicom raises anything of a damaged file: its decoding reports that
         return None
     return "/".join(values) if all(values) else None
 

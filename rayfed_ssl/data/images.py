@@ -39,8 +39,8 @@ class Images:
     """One split.
 
     ``pixels`` (N, H, W, C) uint8, C-contiguous; ``labels`` (N,) int64, -1 where unknown; ``class_names[label]``;
-    ``clients`` (N,) int64, whose each image is (client folder, value of the column ``data.columns.client``), -1 for
-    nobody's; ``client_names[client]``. Test images have the clients of the training images: a client's own test images.
+    ``clients`` (N,) int64, the client of each image (client folder, value of the column ``data.columns.client``), -1:
+    none; ``client_names[client]``. Test images have the clients of the training images: a client's own test images.
     ``groups`` (N,) int64, a number for whom or what each image shows (value of the column ``data.columns.group``, or
     what ``data.group`` finds in its path), -1 for unknown: images of one group are held out together.
     """

@@ -11,7 +11,7 @@ from rayfed_ssl.data.images import MOST_CLASSES, Listing, Source
 
 
 def sound(listing: Listing, key: str) -> Listing:
-    """A listing whose labels and clients fit its names, whoever wrote the source. Raises UserError."""
+    """A listing whose labels and clients fit its names, from any source. Raises UserError."""
     lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
     if lowest < -1 or largest >= MOST_CLASSES:
         found = lowest if lowest < -1 else largest

@@ -210,7 +210,7 @@ class FromFile(GivenClients):
 
 
 def _wrong(name: str, row: object) -> str:
-    """What is wrong with a partition of somebody else's; empty where nothing is."""
+    """What is wrong with a third-party partition; empty where nothing is."""
     if not (isinstance(row, type) and issubclass(row, Partition)):
         return "which is no subclass of rayfed_ssl.data.partition_base.Partition"
     if name not in values_of(row, "name"):
@@ -250,7 +250,7 @@ def partition(
 ) -> list[Indices]:
     """Share images out to clients.
 
-    ``labels`` and ``natural``, whose each is by the data, describe all images; ``indices`` are those to share out
+    ``labels`` and ``natural`` (the clients in the data) describe all images; ``indices`` are those to share out
     (default: all of them), for when public images were taken out first. ``seed`` is the run's; the partition's own goes
     before it. Returns one sorted index array per client, empty where the partition leaves a client out. Raises
     UserError where the configuration does not fit the data, and where a rule gives what is no partition.
@@ -269,7 +269,7 @@ def partition(
 
 
 def _called(config: Partition) -> str:
-    """The key and the partition's name, with who brought it, where that was somebody else."""
+    """The key and the partition's name, with its origin where it is a third party's."""
     origin = PARTITIONS.origin(config.name)
     return f"data.partition: {config.name}" + ("" if origin is None else f" ({origin})")
 

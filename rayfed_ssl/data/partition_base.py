@@ -26,14 +26,14 @@ MOST_NAMED = 5  # clients that are left out
 
 @dataclass(frozen=True)
 class Deal:
-    """What a partition is asked: to share n of the M training images out to N clients."""
+    """The input of a partition: n of the M training images, to be shared out to N clients."""
 
     chosen: Indices  # (n,) the images to share out, ascending
     labels: NDArray[np.int64]  # (M,) of all training images, negative where unknown
-    natural: NDArray[np.int64] | None  # (M,) whose each is by the data, -1 for nobody's; None where they do not say
+    natural: NDArray[np.int64] | None  # (M,) each image's client in the data, -1: none; None: data without clients
     clients: int  # N
     seed: int  # of the split
-    natural_names: Sequence[str] = ()  # of the clients that the data name
+    natural_names: Sequence[str] = ()  # of the clients in the data
 
     @cached_property
     def draw(self) -> np.random.Generator:
@@ -50,13 +50,13 @@ class Partition(Block):
     """Whether the rule reads labels: images without one are then refused."""
 
     by_client: ClassVar[bool] = False
-    """Whether it heeds the clients that the data name (client folders, values of the client column): else a run notes
-    that they are dealt anew.
+    """Whether it keeps the clients of the data (client folders, values of the client column): else a run notes that
+    images are dealt anew.
     """
 
     natural: ClassVar[bool] = False
-    """Whether client j is the j-th that the data name: test images of that one are its own, and no share of its images
-    becomes public.
+    """Whether client j is the j-th client of the data: that client's test images are its own, and none of its images
+    become public.
     """
 
     listed: ClassVar[bool] = False
@@ -78,8 +78,8 @@ class Partition(Block):
         return {key: value for key in type(self).model_fields if isinstance(value := getattr(self, key), Path)}
 
     def shards(self, deal: Deal) -> Sequence[Indices]:
-        """The indices that each of the N clients holds, in any order, of ``deal.chosen`` and each at most once. Nobody
-        need hold an image, but every client at least one. Raises UserError for keys that do not fit the images.
+        """The indices that each of the N clients holds, in any order, of ``deal.chosen`` and each at most once. Images
+        may be left out, but every client holds at least one. Raises UserError for keys that do not fit the images.
         """
         raise NotImplementedError
 

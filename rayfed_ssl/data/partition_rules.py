@@ -171,7 +171,7 @@ def class_blocks(chosen: Indices, labels: NDArray[np.int64], clients: int, per_c
 
 
 def natural_clients(natural: NDArray[np.int64] | None, clients: int, names: Sequence[str]) -> NDArray[np.int64]:
-    """Whose each image is by the data, if these name (or show) as many as there are clients. Raises UserError."""
+    """The client that the data give each image, checked against ``clients.count``. Raises UserError."""
     if natural is None:
         raise UserError(
             "data.partition.name: natural, but the images have no clients of their own; use"

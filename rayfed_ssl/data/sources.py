@@ -149,7 +149,7 @@ class SourceConfig(Block):
 
 
 OPTIONAL_KEYS = frozenset({"path", "layout", "group", "columns", "revision", "test_split", "download"})
-OWN_IMAGES = frozenset({"layout", "columns"})  # a source that reads one of them reads images of whoever runs it
+OWN_IMAGES = frozenset({"layout", "columns"})  # a source that reads one of them reads the user's own images
 NOT_PIXELS = {"path", "download"}  # the files that are read, by their names, are in a cache's key
 
 

@@ -60,7 +60,7 @@ def digest(*parts: object) -> str:
 
 def repeatable(rows: Iterable[Row], *others: object) -> bool:
     """Whether a key can say all that decides: protocols of this library that read no other images, and ``others``
-    (encoders) of this library, too. Somebody else's code may change without our knowing.
+    (encoders) of this library, too. A change of third-party code would not be noticed.
     """
     given = list(rows)
     known = of_this_library(given) and not any(row is TRANSFER for row in given)
@@ -68,7 +68,7 @@ def repeatable(rows: Iterable[Row], *others: object) -> bool:
 
 
 def of_this_library(rows: Iterable[Row]) -> bool:
-    """Whether none of the protocols is somebody else's."""
+    """Whether all of the protocols are this library's."""
     parts = [part for row in rows for part in (row.measure, row.pixels) if part is not None]
     return all(part.__module__.startswith("rayfed_ssl.") for part in parts)
 

@@ -94,7 +94,7 @@ class EvaluationConfig(Block):
         return self
 
     def of(self, protocol: str) -> Block:
-        """The settings block of a protocol, whoever added it."""
+        """The settings block of a protocol of this library or of a third party."""
         if protocol in type(self).model_fields:
             block: Block = getattr(self, protocol)
             return block

@@ -195,7 +195,7 @@ class Material:
     frozen: FrozenEncoder | None = None  # None: raw pixels
     own: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)  # client -> the rows of its own test images
     pixels_on: torch.device = field(default_factory=lambda: torch.device("cpu"))  # where raw pixels are measured
-    tally: Tally | None = None  # counts the right answers on one of ``tests``, where somebody wants to know
+    tally: Tally | None = None  # counts the right answers on one of ``tests``, where these are asked for
 
     @property
     def encoder(self) -> FrozenEncoder:

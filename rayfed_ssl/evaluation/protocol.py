@@ -53,8 +53,8 @@ class Protocol(Generic[Settings]):
     Raises UserError where ``ready`` does.
     """
     remarks: Callable[[Settings, NDArray[np.int64]], Iterable[Note | str]] = lambda settings, labels: ()
-    """Lines that a run says before its first round, of the labels (N,) of the train images that it will use. A ``Note``
-    says what of it a model card has; a card has nothing of a line of plain text.
+    """Lines that a run prints before its first round, from the labels (N,) of the train images that it will use. A
+    ``Note`` gives the part that a model card shows; of a line of plain text, a card shows nothing.
     """
     effective: Callable[[Settings, int], dict[str, int]] = lambda settings, train: {}
     """What is used in place of settings that so many labelled train images cut, by ``<setting>_used``: written beside

@@ -44,7 +44,7 @@ from rayfed_ssl.data.store import Traits
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.process_context import resolve_device
 from rayfed_ssl.models.transform import HIGH_BIT_DEPTH, as_input, in_yaml
-from rayfed_ssl.settings.located import columns_in_block, located_of_run
+from rayfed_ssl.settings.data_argument import columns_in_block, parse_data_argument_of_run
 
 BLOCK = 64  # images per forward pass
 GROUP_BYTES = 32 * 2**20  # of embeddings in a row group
@@ -182,7 +182,7 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Cata
         with columns_in_block({"name": "parquet", "path": str(files[0][1])}):
             return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
     own = encoder.config.data.model_copy(update={"limit": None, "test_limit": None})  # a table has every image
-    block = located_of_run(data, own, KEY)
+    block = parse_data_argument_of_run(data, own, KEY)
     plain = block.name == "imagefolder" and block.path is not None and not data.lstrip().startswith("{")
     if plain and own.name == "imagefolder" and own.layout == "clients":
         assert block.path is not None

@@ -15,7 +15,7 @@ from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import ExportedFile, find
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.settings.files import of_run
-from rayfed_ssl.storage.unended import naming_checkpoint
+from rayfed_ssl.storage.missing_encoder_error import naming_checkpoint
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""An encoder as a folder that somebody else can use: a program or values, a config.json, a model card.
+"""An encoder as a folder that can be handed on: a program or values, a config.json, a model card.
 
 =============  =======================================================================================================
 torch          ``model.pt2`` (torch.export) and ``encoder.py``, which loads it with PyTorch alone; ``model.safetensors``

@@ -101,7 +101,7 @@ class Template(NamedTuple):
 class FixedPointSum:
     """A running weighted sum of named fields, exact and order-free. Two of them add with :meth:`merge`.
 
-    Sums of weights that still lie on a device are kept there, in their order, until somebody reads or sends them.
+    Sums of weights that still lie on a device are kept there, in their order, until they are read or sent.
     """
 
     def __init__(self) -> None:

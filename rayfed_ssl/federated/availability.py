@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.federated.columns import column, read_table
+from rayfed_ssl.federated.system_files import column, read_table
 from rayfed_ssl.settings.system import AvailabilityConfig, Bernoulli, Trace
 
 

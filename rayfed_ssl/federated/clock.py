@@ -79,7 +79,7 @@ class Exchange:
 
 
 class Clock:
-    """Virtual seconds since the start, and the clients' fate in the current round.
+    """Virtual seconds since the start, and how many of the current round's clients were asked, late or lost.
 
     Args:
         clients: those that take part in the run.
@@ -97,13 +97,13 @@ class Clock:
         self.server_s = 0.0  # of that, in which the server worked
         self.sent: Counter[int] = Counter()  # client -> bytes on their way down that no exchange has counted yet
         self.received: Counter[int] = Counter()  # client -> bytes up of the current exchange
-        self.fates: Counter[str] = Counter()  # of this round: asked, late, dropped_out, gone; FedBuff: lost, stale
+        self.reply_counts: Counter[str] = Counter()  # this round's asked, late, dropped_out, gone; FedBuff: lost, stale
         self.wanted = 0
         self.dropping: frozenset[int] = frozenset()
 
     @property
     def predicts(self) -> bool:
-        """Whether somebody who is asked may be too late, so that times have to be known beforehand."""
+        """Whether a client that is asked may be too late, so that times have to be known beforehand."""
         system = self.system
         late = system.deadline_s is not None or self.settings.participation.over > 1
         return late or isinstance(system.availability, Trace) or system.minimum_replies > 1
@@ -126,7 +126,7 @@ class Clock:
 
     def begin_round(self, t: int) -> None:
         """Begin a round: counts of late and lost clients are 0 again. Raises UserError where the trace has ended."""
-        self.fates, self.dropping = Counter(), frozenset()
+        self.reply_counts, self.dropping = Counter(), frozenset()
         if self.now >= self.availability.ends():
             raise UserError(
                 f"system.availability.path: found a trace that ends at {self.availability.ends():g} s; round {t} "
@@ -138,7 +138,7 @@ class Clock:
         uniformly without replacement.
 
         Raises:
-            RoundVoid: nobody can be reached. The server waits: until somebody comes, where that is known, else for
+            RoundVoid: nobody can be reached. The server waits: until a client comes, where that is known, else for
                 the deadline, where there is one.
         """
         self.begin_round(t)
@@ -151,7 +151,7 @@ class Clock:
         asked = selected(present, math.ceil(wanted * over - ROUNDING), seed, t, "cohort")
         drops = drop_outs(self.system.drop_out, seed, t, len(reachable))
         self.wanted, self.dropping = wanted, frozenset(client for client in asked if drops[client])
-        self.fates["asked"] = len(asked)
+        self.reply_counts["asked"] = len(asked)
         return asked
 
     def wait(self) -> None:
@@ -167,7 +167,7 @@ class Clock:
     # -- an exchange ---------------------------------------------------------------------------------------------------
 
     def begin(self, operation: str, asked: Sequence[int], everybody: bool, send: Callable[[int], object]) -> Exchange:
-        """Decide who of those asked replies.
+        """Decide which of the clients asked reply.
 
         Args:
             everybody: whether the whole round is asked, so that nobody is waited for beyond the replies wanted.
@@ -179,7 +179,7 @@ class Clock:
         if not self.predicts:
             for client in lost:
                 send(client)
-            self.fates["dropped_out"] += len(lost)
+            self.reply_counts["dropped_out"] += len(lost)
             return Exchange(operation, tuple(client for client in asked if client not in self.dropping), lost)
         times: dict[int, float] = {}
         expected: dict[int, Workload] = {}
@@ -190,9 +190,9 @@ class Clock:
         staying = {c for c in asked if self.availability.until(c, self.now) >= self.now + times[c]}
         valid = staying - self.dropping
         end = exchange_end(times, valid, self.wanted if everybody else len(asked), self.system.deadline_s)
-        self.fates["dropped_out"] += len(lost)
-        self.fates["gone"] += len(asked) - len(lost) - len(valid)
-        self.fates["late"] += len(valid) - len(end.replied)
+        self.reply_counts["dropped_out"] += len(lost)
+        self.reply_counts["gone"] += len(asked) - len(lost) - len(valid)
+        self.reply_counts["late"] += len(valid) - len(end.replied)
         replied = set(end.replied)
         gone = tuple(client for client in asked if client not in replied)
         return Exchange(operation, end.replied, gone, {c: expected[c] for c in end.replied}, end.seconds)

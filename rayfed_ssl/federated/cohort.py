@@ -101,7 +101,7 @@ class Cohort(abc.ABC):
             self.failure_policy.succeeded()
         for plugin in self.plugins.values():
             plugin.end_round(self.round)
-        self.metrics = dict(sorted(self.metrics.items()))  # whoever replied first
+        self.metrics = dict(sorted(self.metrics.items()))  # in whichever order clients replied
         self.commit()
 
     def check_read(self) -> None:

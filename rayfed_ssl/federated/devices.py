@@ -13,7 +13,7 @@ import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.federated.columns import column, read_table
+from rayfed_ssl.federated.system_files import column, read_table
 from rayfed_ssl.settings.system import LogNormal, SystemConfig
 
 QUANTITIES = ("seconds_per_image", "down_mbps", "up_mbps", "latency_s")

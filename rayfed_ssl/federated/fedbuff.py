@@ -7,7 +7,7 @@ done, tau = v - v_k updates later. Its difference counts s = (1 + tau)^(-1/2). A
 not used. A free slot goes to the client that has been idle longest and can be reached. A round of the run is one server
 update, so evaluation, checkpoints and records keep their meaning.
 
-Everything that arrives at one instant is taken, in client order, before free slots start anybody: with K = M = all
+All that arrives at one instant is taken, in client order, before free slots start any client: with K = M = all
 clients of equal speed every update is the synchronous mean, bit for bit. M = K = 1 is sequential training.
 
 When a client replies depends on no weights. So a round first plays its arrivals through, and then trains the clients
@@ -15,8 +15,8 @@ that arrived, in parallel, each from the version it had started from: how many a
 
 Differs: n_k as the method counts clients in its mean (``weights: uniform`` is the paper's sum / K). Buffers
 (BatchNorm's running statistics) are the s_k n_k-weighted mean of the replies'. The learning rate's schedule goes by the
-version that a client started from. Arrivals of one instant are all taken before anybody starts, not one after the other
-with its start.
+version that a client started from. All arrivals of one instant are taken before any client starts, instead of a start
+after each of them.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from rayfed_ssl.federated.server import MethodServer
 PATIENCE = 1000  # losses in a row, and ten for each client, after which nobody is expected to reply any more
 
 
-class Flight(NamedTuple):
-    """A client at work. Sorted by (time, client)."""
+class Arrival(NamedTuple):
+    """When a client at work replies, or is given up. Sorted by (time, client)."""
 
-    time: float  # when it replies, or is given up
+    time: float  # virtual seconds
     client: int
     version: int  # that it started from
     visit: int  # how often it had started from that version before
     lost: bool  # it will not reply
 
 
-class Trip(NamedTuple):
-    """How long a start will take, and whether it ends in a reply."""
+class Attempt(NamedTuple):
+    """How long a client will work, and whether its reply is lost."""
 
     seconds: float
     lost: bool
 
 
 class Slots:
-    """Who is idle, who is at work, in virtual time. Knows nothing of weights.
+    """Which clients are idle and which are at work, in virtual time. Holds no weights.
 
     Args:
         clients: in the order in which they start.
@@ -71,33 +71,33 @@ class Slots:
     def __init__(self, clients: Sequence[int], concurrency: int) -> None:
         self.idle = deque(clients)
         self.free = concurrency
-        self.flights: list[Flight] = []
+        self.arrivals: list[Arrival] = []
         self.visits: Counter[int] = Counter()  # starts from the current version
         self.version = 0
 
     @property
     def state(self) -> dict[str, Any]:
         return {
-            "idle": list(self.idle), "free": self.free, "flights": [list(flight) for flight in sorted(self.flights)],
+            "idle": list(self.idle), "free": self.free, "flights": [list(arrival) for arrival in sorted(self.arrivals)],
             "visits": dict(self.visits), "version": self.version,
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take a checkpoint's state."""
         self.idle, self.free, self.version = deque(state["idle"]), state["free"], state["version"]
-        self.flights, self.visits = [Flight(*flight) for flight in state["flights"]], Counter(state["visits"])
+        self.arrivals, self.visits = [Arrival(*arrival) for arrival in state["flights"]], Counter(state["visits"])
 
     def may_start(self, now: float) -> bool:
-        """Whether a slot is free, somebody is idle, and nobody else arrives at this very instant."""
-        arrives = bool(self.flights) and self.flights[0].time <= now
+        """Whether a slot is free, a client is idle, and no other client arrives at this very instant."""
+        arrives = bool(self.arrivals) and self.arrivals[0].time <= now
         return self.free > 0 and len(self.idle) > 0 and not arrives
 
-    def start(self, now: float, reachable: Sequence[bool] | np.ndarray, begin: Callable[[int, int], Trip]) -> None:
-        """Fill the free slots, unless somebody else arrives at this very instant.
+    def start(self, now: float, reachable: Sequence[bool] | np.ndarray, begin: Callable[[int, int], Attempt]) -> None:
+        """Fill the free slots, unless another client arrives at this very instant.
 
         Args:
             reachable: by client.
-            begin: client, visit -> its trip, as it sets out.
+            begin: client, visit -> its attempt; called as the client starts.
         """
         if not self.may_start(now):
             return
@@ -108,18 +108,18 @@ class Slots:
                 passed.append(client)
                 continue
             visit = self.visits[client]
-            trip = begin(client, visit)
-            heapq.heappush(self.flights, Flight(now + trip.seconds, client, self.version, visit, trip.lost))
+            attempt = begin(client, visit)
+            heapq.heappush(self.arrivals, Arrival(now + attempt.seconds, client, self.version, visit, attempt.lost))
             self.visits[client] += 1
             self.free -= 1
         self.idle.extendleft(reversed(passed))
 
-    def land(self) -> Flight:
+    def pop_next_arrival(self) -> Arrival:
         """Take the next arrival: its slot becomes free, and its client idle."""
-        flight = heapq.heappop(self.flights)
-        self.idle.append(flight.client)
+        arrival = heapq.heappop(self.arrivals)
+        self.idle.append(arrival.client)
         self.free += 1
-        return flight
+        return arrival
 
     def update(self) -> None:
         """Go to the next version."""
@@ -128,7 +128,7 @@ class Slots:
 
     def started_from(self) -> set[int]:
         """The versions that clients at work started from."""
-        return {flight.version for flight in self.flights}
+        return {arrival.version for arrival in self.arrivals}
 
 
 def staleness_weight(tau: int) -> float:
@@ -187,20 +187,20 @@ class FedBuff:
         self.server, self.clock, self.config = server, clock, server.config.server
         clients = server.setup.clients
         self.slots = Slots(clients, self.config.concurrency or server.config.participants(len(clients)))
-        self.buffer: list[Flight] = []  # has replied, and not been used
-        self.anchors: dict[int, Weights] = {}  # older versions that somebody started from
+        self.buffer: list[Arrival] = []  # has replied, and not been used
+        self.anchors: dict[int, Weights] = {}  # older versions that clients at work started from
 
     @property
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        buffer = [list(flight) for flight in self.buffer]
+        buffer = [list(arrival) for arrival in self.buffer]
         return {"slots": self.slots.state, "buffer": buffer, "anchors": dict(self.anchors)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take a checkpoint's state."""
         self.slots.restore(state["slots"])
         self.anchors = dict(state["anchors"])
-        self.buffer = [Flight(*flight) for flight in state["buffer"]]
+        self.buffer = [Arrival(*arrival) for arrival in state["buffer"]]
 
     def round(self, t: int, cohort: Cohort) -> None:
         """Wait for K replies, train those who gave them, take a step.
@@ -210,18 +210,18 @@ class FedBuff:
             UserError: nobody replies, however often they are asked.
         """
         self.wait_for_replies(t, cohort)
-        cohort.clients = tuple(sorted({flight.client for flight in self.buffer}))
+        cohort.clients = tuple(sorted({arrival.client for arrival in self.buffer}))
         version, total, used, staleness = self.slots.version, FixedPointSum(), [], list[int]()
-        contributions = {flight: self.contribution(flight) for flight in self.buffer}
+        contributions = {arrival: self.contribution(arrival) for arrival in self.buffer}
         weights = np.array([contribution.weight for contribution in contributions.values()], np.float64)
         normalised = dict(zip(contributions, (weights / weights.sum()).tolist(), strict=True))
         for wave in waves(self.buffer):
-            starts = {client: Start(flight.version + 1, flight.visit) for client, flight in wave.items()}
+            starts = {client: Start(arrival.version + 1, arrival.visit) for client, arrival in wave.items()}
             for reply in cohort.take_up(TRAINS, starts, self.messages(wave)):
-                flight = wave[reply.client]
-                total.add(normalised[flight], {"weights": reply["weights"]})
-                used.append(contributions[flight])
-                staleness.append(version - flight.version)
+                arrival = wave[reply.client]
+                total.add(normalised[arrival], {"weights": reply["weights"]})
+                used.append(contributions[arrival])
+                staleness.append(version - arrival.version)
         if not used:
             self.buffer = []  # as replies that were lost: the next update waits for others
         cohort.require(used)
@@ -234,12 +234,12 @@ class FedBuff:
         self.advance(current)
         self.server.weights = current.with_vector(vector)
 
-    def messages(self, wave: Mapping[int, Flight]) -> Callable[[int], dict[str, Any]]:
+    def messages(self, wave: Mapping[int, Arrival]) -> Callable[[int], dict[str, Any]]:
         """client -> what it was sent when it started."""
         return lambda client: {"weights": self.model(wave[client].version)}
 
     def model(self, version: int) -> Weights:
-        """The global model of a version that somebody at work started from, or of the current one."""
+        """The global model of the current version, or of one that a client at work started from."""
         return self.server.weights if version == self.slots.version else self.anchors[version]
 
     def advance(self, current: Weights) -> None:
@@ -249,11 +249,11 @@ class FedBuff:
         self.buffer = []
         self.anchors = {v: self.anchors[v] for v in sorted(self.slots.started_from())}
 
-    def contribution(self, flight: Flight) -> Contribution:
-        """How the reply of this flight counts in the next update."""
-        by = self.server.counts([flight.client])
-        share = float(self.server.setup.shares[flight.client]) if by is None else by[flight.client]
-        return Contribution(flight.version, staleness_weight(self.slots.version - flight.version), share)
+    def contribution(self, arrival: Arrival) -> Contribution:
+        """How this reply counts in the next update."""
+        by = self.server.counts([arrival.client])
+        share = float(self.server.setup.shares[arrival.client]) if by is None else by[arrival.client]
+        return Contribution(arrival.version, staleness_weight(self.slots.version - arrival.version), share)
 
     # -- virtual time --------------------------------------------------------------------------------------------------
 
@@ -264,52 +264,52 @@ class FedBuff:
         while len(self.buffer) < self.config.buffer:
             if slots.may_start(clock.now):
                 slots.start(clock.now, clock.availability.reachable(t, clock.now), partial(self.begin, cohort))
-            if not slots.flights:
+            if not slots.arrivals:
                 clock.wait()
                 raise RoundVoid("nobody can be reached")
-            flight = slots.land()
-            clock.now = flight.time
-            if flight.lost:
-                clock.fates["lost"] += 1
+            arrival = slots.pop_next_arrival()
+            clock.now = arrival.time
+            if arrival.lost:
+                clock.reply_counts["lost"] += 1
                 lost += 1
                 if lost > PATIENCE + 10 * len(self.server.setup.clients):
                     raise UserError(
                         f"system: {lost} starts in a row gave no reply: every client leaves, drops out or misses the "
                         "deadline first; raise system.deadline_s, or check system.availability and system.drop_out"
                     )
-            elif slots.version - flight.version > self.config.staleness_max:
-                clock.fates["stale"] += 1
-                cohort.ledger.book_up(flight.client, TRAINS, clock.expected(TRAINS, flight.client).up)
+            elif slots.version - arrival.version > self.config.staleness_max:
+                clock.reply_counts["stale"] += 1
+                cohort.ledger.book_up(arrival.client, TRAINS, clock.expected(TRAINS, arrival.client).up)
             else:
-                self.buffer.append(flight)
+                self.buffer.append(arrival)
                 lost = 0
 
-    def begin(self, cohort: Cohort, client: int, visit: int) -> Trip:
+    def begin(self, cohort: Cohort, client: int, visit: int) -> Attempt:
         """Send a client the current model."""
         clock, system = self.clock, self.clock.system
         cohort.send(TRAINS, client, weights=self.server.weights)
         seconds = clock.seconds(client, clock.expected(TRAINS, client))
         clock.sent.pop(client, None)
-        clock.fates["asked"] += 1
+        clock.reply_counts["asked"] += 1
         stays = clock.availability.until(client, clock.now) - clock.now
         limit = min(stays, math.inf if system.deadline_s is None else system.deadline_s)
         lost = seconds > limit or self.drops_out(client, visit)
-        return Trip(min(seconds, limit), lost)
+        return Attempt(min(seconds, limit), lost)
 
     def drops_out(self, client: int, visit: int) -> bool:
-        """Whether a client is lost on this trip, however long it takes."""
+        """Whether a client drops out of this attempt, however long it takes."""
         seed, probability = self.clock.settings.seed, self.clock.system.drop_out
         address = (seed, self.slots.version, client, visit, "drop-out")
         return probability > 0 and bool(numpy_generator(*address).random() < probability)
 
 
-def waves(flights: Iterable[Flight]) -> list[dict[int, Flight]]:
-    """The flights in groups that can be run at once: the n-th reply of each client in the n-th group."""
-    groups: list[dict[int, Flight]] = []
+def waves(arrivals: Iterable[Arrival]) -> list[dict[int, Arrival]]:
+    """The arrivals in groups that can be run at once: the n-th reply of each client in the n-th group."""
+    groups: list[dict[int, Arrival]] = []
     seen: Counter[int] = Counter()
-    for flight in flights:
-        if seen[flight.client] == len(groups):
+    for arrival in arrivals:
+        if seen[arrival.client] == len(groups):
             groups.append({})
-        groups[seen[flight.client]][flight.client] = flight
-        seen[flight.client] += 1
+        groups[seen[arrival.client]][arrival.client] = arrival
+        seen[arrival.client] += 1
     return [dict(sorted(group.items())) for group in groups]

@@ -150,11 +150,13 @@ def require_public(federation: Federation, least: int, whose: str, otherwise: st
         )
 
 
-def deal(config: RunSettings, cache: Path | None = None) -> Federation:
-    """Load the images and deal them. Raises UserError for what the configuration asks and the images cannot give."""
+def load_federation(config: RunSettings, cache: Path | None = None) -> Federation:
+    """Load the images, decoded into the folder ``cache`` (None: the default one), and share them out to the clients.
+    Raises UserError where the images cannot give what the configuration asks for.
+    """
     dataset = sources.load(config.data, cache)
     if config.data.tasks is not None:
-        return _deal_tasks(config, dataset)
+        return _task_federation(config, dataset)
     _check_measurable(config, dataset)
     train = dataset.train
     public_config = config.data.public
@@ -191,11 +193,11 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
     elif public_indices is not None:
         public = train.rows(public_indices)
     names = partitions.client_names(split, train, config.clients.count)
-    dealt = tuple({"train": shard} for shard in shards)
+    train_shards = tuple({"train": shard} for shard in shards)
     own_tests = _own_tests(split, dataset, len(shards))
     return Federation(
         dataset=dataset,
-        shards=dealt,
+        shards=train_shards,
         public=public,
         public_indices=public_indices,
         names=names,
@@ -210,23 +212,23 @@ def deal(config: RunSettings, cache: Path | None = None) -> Federation:
 
 
 def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.ndarray | None) -> list[np.ndarray]:
-    """``rest`` as the partition deals it. Raises UserError where it cannot, naming ``evaluation.select`` where it could
-    deal these and what is held out.
+    """``rest``, shared out by the partition. Raises UserError where that cannot be done; the message names
+    ``evaluation.select`` where it could be done with the held-out images added.
     """
 
-    def dealt(rows: np.ndarray) -> list[np.ndarray]:
+    def partitioned(rows: np.ndarray) -> list[np.ndarray]:
         return partitions.partition(
             config.data.partition, train.labels, config.clients.count, config.seed, train.clients, rows,
             train.client_names,
         )  # fmt: skip
 
     try:
-        return dealt(rest)
+        return partitioned(rest)
     except UserError as error:
         if held_out is None or config.evaluation.select is None:
             raise
         try:
-            dealt(np.union1d(rest, held_out))
+            partitioned(np.union1d(rest, held_out))
         except UserError:
             raise error from None
         share = config.evaluation.select.share
@@ -277,7 +279,7 @@ def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.nda
     return tuple(np.flatnonzero(whose == client) for client in range(clients))
 
 
-def _deal_tasks(config: RunSettings, dataset: Dataset) -> Federation:
+def _task_federation(config: RunSettings, dataset: Dataset) -> Federation:
     """FedLinked's setting (Table 4.1): own classes per client, four disjoint private splits, a pooled public set of
     ``data.public.share`` of every client's images. Raises UserError.
     """

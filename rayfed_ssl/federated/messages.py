@@ -142,7 +142,7 @@ class Chunk:
 
 
 class Unread(abc.ABC):
-    """Stands for a value of a reply that lies elsewhere until somebody reads it."""
+    """Stands for a value of a reply that lies elsewhere until it is read."""
 
     nbytes: int
 
@@ -224,7 +224,7 @@ class Mean:
 
 
 def freeze(value: Any) -> None:
-    """Make every array inside read-only, as those out of an object store are: whoever writes to one fails."""
+    """Make every array inside read-only, as those out of an object store are: writing to one fails."""
     if isinstance(value, Weights):
         value.vector.flags.writeable = False
     elif isinstance(value, np.ndarray):

@@ -43,7 +43,7 @@ class MethodServer(Generic[Config]):
     """
 
     reaches_clients: ClassVar[bool] = True
-    """Whether clients do the work; False: all of it is the server's own, whoever can be reached."""
+    """Whether clients do the work; False: all of it is the server's own, whichever clients can be reached."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -173,7 +173,7 @@ class MethodServer(Generic[Config]):
 
     def notes(self) -> Sequence[Note | str]:
         """Lines worth saying once, before the first round: what an exchange costs, say. ``run --check`` asks for them
-        before ``start``. A ``Note`` says what of it a model card has; a card has nothing of a line of plain text.
+        before ``start``. A ``Note`` gives the part that a model card shows; of plain text, a card shows nothing.
         """
         return []
 

@@ -251,7 +251,7 @@ class Server(MethodServer[Config]):
             self.metrics |= {"privacy/epsilon": most.epsilon, "privacy/epsilon_closed_form": most.epsilon_closed_form}
 
     def share(self, cohort: Cohort) -> None:
-        """The first exchange: each client's R_j into the bank. Whoever is asked has released one, whether or not its
+        """The first exchange: each client's R_j into the bank. Every client asked has released one, whether or not its
         reply is late, or used.
         """
         releases: dict[int, int] = self.state["releases"]

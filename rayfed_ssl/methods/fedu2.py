@@ -151,7 +151,7 @@ class Server(fedavg.Server[Config]):
         old, count = self.weights, self.weights.parameters
         found = dict(_vectors(cohort.ask("train", each=self.epochs, weights=old)))  # all of the round's models
         if not found:
-            return  # with nobody's reply the round fails at its end
+            return  # without a reply the round fails at its end
         counts, models = np.array([by[client] for client in found]), list(found.values())
         q, lr = counts / counts.sum(), self.method.fixed_lr
         moved = [model[:count] for model in models]

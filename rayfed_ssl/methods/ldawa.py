@@ -116,7 +116,7 @@ class Server(fedavg.Server[Config]):
         for reply in cohort.ask("train", weights=self.weights):
             share = 1.0 if self.method.weights == "uniform" else float(cohort.shares[reply.client])
             total.add(named(reply["weights"], self.network), share)
-        if total.clients:  # with nobody's reply the round fails at its end
+        if total.clients:  # without a reply the round fails at its end
             new = total.mean(normalize=self.method.normalize)
             self.weights = self.weights.with_vector(np.concatenate([value.ravel() for value in new.values()]))
             self.metrics["ldawa/cosine"] = float(np.mean([np.mean(angles) for angles in total.angles.values()]))

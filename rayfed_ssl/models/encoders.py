@@ -179,7 +179,7 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
     """The encoder ``name`` for (B, channels, image_size, image_size).
 
     Raises:
-        UserError: an unknown name, an image size or a width it does not take, or an encoder of somebody else's that
+        UserError: an unknown name, an image size or a width it does not take, or a third-party encoder that
             cannot be built, for whatever reason, or does not turn such images into features (B, dim).
     """
     check_encoder(name, config, image_size)
@@ -201,8 +201,8 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
 
 
 def encoder_dim(name: str, config: ModelConfig, image_size: int, channels: int = 3) -> int:
-    """The width of an encoder's features. It is built without values; one of somebody else's that computes with its
-    values while it is built gets some, which no generator notices.
+    """The width of an encoder's features. It is built without values; a third-party encoder that computes with its
+    values while it is built gets some, without a draw from any of the run's generators.
 
     Raises:
         UserError: as :func:`build_encoder`.
@@ -216,7 +216,7 @@ def encoder_dim(name: str, config: ModelConfig, image_size: int, channels: int =
 
 
 def _wrong(made: object, channels: int, image_size: int) -> str:
-    """What is wrong with an encoder of somebody else's; empty where nothing is."""
+    """What is wrong with a third-party encoder; empty where nothing is."""
     if not isinstance(made, nn.Module):
         return f"{type(made).__name__}; must be a rayfed_ssl.models.base.Encoder"
     dim = getattr(made, "dim", None)

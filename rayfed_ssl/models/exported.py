@@ -54,7 +54,7 @@ def describe(network: Network) -> dict[str, Any]:
 def rebuild(description: Mapping[str, Any]) -> Encoder:
     """The encoder of a description, with fresh weights and in eval mode.
 
-    Keys other than ``describe``'s are left to whoever wrote them; without ``channels`` there are 3.
+    Keys other than ``describe``'s are ignored; without ``channels`` there are 3.
 
     Raises:
         UserError: a key is missing or has no such value, or the encoder is not known here.

@@ -33,7 +33,7 @@ class HeadInputs:
     image_size: int
     channels: int  # of the images
     classes: int | None  # of the data, or of the client's own task
-    objective: Block | None  # the run's ``objective:`` block, where a head of somebody else's has its keys
+    objective: Block | None  # the run's ``objective:`` block, where a third-party head has its keys
 
 
 Builder = Callable[[HeadInputs], nn.Module]
@@ -89,7 +89,7 @@ def _decoder(inputs: HeadInputs) -> nn.Module:
 
 class Network(nn.Module):
     """Encoder f -> projector g (-> calibration) -> predictor p, with optional prototypes of projections, classifier,
-    rotation heads (of features, or of projections) and decoder, or heads of somebody else's.
+    rotation heads (of features, or of projections) and decoder, or third-party heads.
 
     A head is the attribute of its name in ``HEADS``. One that was not asked for is None; the method that needs it says
     so.
@@ -158,7 +158,7 @@ class Network(nn.Module):
 
 
 def _wrong(name: str, row: object) -> str:
-    """What is wrong with a head of somebody else's; empty where nothing is."""
+    """What is wrong with a third-party head; empty where nothing is."""
     if not callable(row):
         return "which is not callable; must make a module from rayfed_ssl.models.network.HeadInputs"
     if not name.isidentifier() or name.startswith("_"):

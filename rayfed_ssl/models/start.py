@@ -4,7 +4,7 @@ Only the encoder is loaded; heads are drawn as ever. All of its values are found
 is read with ``weights_only=True``, which builds tensors and plain values and runs nothing.
 
 Every process reads the file from its path, as it reads the images; so that all have the same values, the run's
-configuration carries the file's SHA-256, and whoever finds another one stops.
+configuration carries the file's SHA-256, and a process that finds another one stops.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ import numpy as np
 
 from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.evaluation import OWN
-from rayfed_ssl.records.crossed import SAME
 from rayfed_ssl.records.guarantee import Guarantee
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES, DrawnInterval, drawn_interval
 from rayfed_ssl.records.intervals import LEVEL
 from rayfed_ssl.records.one_run import Curve, OneRun
+from rayfed_ssl.records.seed_image_intervals import SAME
 from rayfed_ssl.records.significance import MARGIN, Judgement, judged
 
 _stats = LazyModule("scipy.stats")
@@ -181,7 +181,7 @@ class Comparison:
     """Rows, the first being what the others are compared with; the untrained encoder and raw pixels come last.
 
     ``left_out``: variants that did not fit the base configuration, and why. ``folders``: the run folders of each row,
-    where somebody gave these and no names.
+    where these were given and no names.
     """
 
     rows: tuple[Row, ...]

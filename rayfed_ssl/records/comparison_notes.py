@@ -10,11 +10,11 @@ from typing import Any
 from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
+from rayfed_ssl.records.comparison_run_notes import run_notes
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
 from rayfed_ssl.records.image_sampling import counted, held_out, not_counted
 from rayfed_ssl.records.intervals import LEVEL
 from rayfed_ssl.records.leaked import INTERVAL, Area, largest
-from rayfed_ssl.records.noted import noted
 from rayfed_ssl.records.significance import MARGIN
 
 _stats = LazyModule("scipy.stats")
@@ -36,7 +36,7 @@ def notes(comparison: Comparison) -> list[str]:
     lines += [*_below(comparison, UNTRAINED), *_below(comparison, RAW_PIXELS)]
     lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
     lines += [*_beyond(comparison), *_unfinished(comparison)]
-    lines += [*_folders(comparison), *_void(comparison), *_began_otherwise(comparison), *noted(comparison)]
+    lines += [*_folders(comparison), *_void(comparison), *_began_otherwise(comparison), *run_notes(comparison)]
     return [*lines, *_left_out(comparison)]
 
 
@@ -47,7 +47,7 @@ def cautions(comparison: Comparison) -> list[str]:
     marks = [
         *_elsewhere(comparison), *_other_splits(comparison), *_beyond(comparison), *_unfinished(comparison),
     ]  # fmt: skip
-    return [*marks, *_void(comparison), *_began_otherwise(comparison), *noted(comparison), *_left_out(comparison)]
+    return [*marks, *_void(comparison), *_began_otherwise(comparison), *run_notes(comparison), *_left_out(comparison)]
 
 
 def _elsewhere(comparison: Comparison) -> list[str]:

@@ -183,7 +183,7 @@ def _same(path: Path, found: dict[str, Any]) -> bool:
 def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:
     """The revision of the project's checkout and whether files differ from it; (None, None) without a checkout.
 
-    Results of benchmarks are no change. A package installed into an environment that lies within somebody's checkout is
+    Results of benchmarks are no change. A package installed into an environment that lies within another checkout is
     not that checkout.
     """
     root = (package or Path(__file__).parents[1]).resolve().parent

@@ -1,6 +1,7 @@
 """Intervals of differences of accuracies, balanced accuracies and areas over test images, and over seeds if several.
 
-- An accuracy is a mean over images: Student's t, or crossed with seeds (:mod:`rayfed_ssl.records.crossed`).
+- An accuracy is a mean over images: Student's t, or crossed with seeds
+  (:mod:`rayfed_ssl.records.seed_image_intervals`).
 - A balanced accuracy is the mean over classes of the mean over a class's images, a stratified mean with equal weights
   (Cochran 1977, "Sampling techniques", section 5.3). The test images have so many of each class as the population has
   strata, and which images of a class were drawn is what the interval counts.
@@ -15,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfed_ssl.records.crossed import RULE_OF_THREE, SAME, half_width, half_width_by
 from rayfed_ssl.records.intervals import AREA, BALANCED
+from rayfed_ssl.records.seed_image_intervals import RULE_OF_THREE, SAME, half_width, half_width_by
 
 Floats = NDArray[np.float64]
 
@@ -71,7 +72,7 @@ def balanced_half_width(differences: Floats, labels: NDArray[np.int64]) -> float
 
     Of several seeds, D is linearised: mean of the seed + a_c (D_si - mean of the seed's class), with a_c such that the
     variance over images, divided by m, is Var. Its variance is analysed as that of accuracies
-    (:func:`rayfed_ssl.records.crossed.half_width_by`).
+    (:func:`rayfed_ssl.records.seed_image_intervals.half_width_by`).
     """
     _, places, counts = np.unique(labels, return_inverse=True, return_counts=True)
     classes, m = len(counts), len(labels)

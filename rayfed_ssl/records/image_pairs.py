@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.evaluation.material import SELECT
-from rayfed_ssl.records.crossed import SAME, half_width
 from rayfed_ssl.records.image_intervals import image_interval
 from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.one_run import OneRun
 from rayfed_ssl.records.outcomes import FILE
+from rayfed_ssl.records.seed_image_intervals import SAME, half_width
 
 Drawn = Literal["test images", "held-out images", "clients"]
 TEST_IMAGES: Drawn = "test images"
@@ -40,7 +40,7 @@ BY_SEED = "each seed holds out images of its own, which the interval over seeds 
 @dataclass(frozen=True)
 class DrawnInterval:
     """The 95% interval of a mean difference that counts so many test images, held-out images or clients (``of``), and
-    the seeds where there are several (:mod:`rayfed_ssl.records.crossed`).
+    the seeds where there are several (:mod:`rayfed_ssl.records.seed_image_intervals`).
     """
 
     low: float

@@ -1,8 +1,8 @@
 """Intervals of accuracies over the choice of test images.
 
 An accuracy is a share of M images. Two encoders are measured on the same images. Where nothing is known of their
-answers image by image (else see :mod:`rayfed_ssl.records.crossed`), the interval of their difference takes them as
-independent: where answers agree, as they mostly do, the true interval is narrower.
+answers image by image (else see :mod:`rayfed_ssl.records.seed_image_intervals`), the interval of their difference
+takes them as independent: where answers agree, as they mostly do, the true interval is narrower.
 """
 
 from __future__ import annotations

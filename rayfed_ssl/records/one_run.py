@@ -125,7 +125,7 @@ def read_run(folder: Path) -> OneRun:
     by_client: dict[str, dict[int, float]] = {}
     for group in ("eval", "select", "features"):
         for name, rounds in sorted(history(metrics, group).items()):
-            if not name.startswith(OWN):  # on clients' own test images, whoever's encoder it is
+            if not name.startswith(OWN):  # on clients' own test images, of the global encoder or their own
                 of_clients |= any(None not in values_of for t, values_of in rounds.items() if t)
             curve = {t: mean(values_of.values()) for t, values_of in sorted(rounds.items())}
             tag = name if group == "eval" else f"{group}/{name}"

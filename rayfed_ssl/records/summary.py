@@ -26,7 +26,7 @@ from rayfed_ssl.records.tables import EVALUATED, communication_parts, communicat
 
 PIXELS = "pixels_"
 VOID = "system/void_round"  # 1 in a round that came to nothing; no other round has it
-FATES = {  # of clients asked on a virtual clock, in words; FedBuff has the last two, and no other
+UNUSED_REPLIES = {  # on a virtual clock, why a reply was not used; FedBuff has the last two, and no other
     "late": "late", "dropped_out": "lost in mid-round", "gone": "gone before their reply", "lost": "lost or late",
     "stale": "too stale",
 }  # fmt: skip
@@ -179,17 +179,17 @@ def summarise(
 
 
 def replies(metrics: pa.Table) -> dict[str, int]:
-    """On a virtual clock, over all rounds: how many clients were ``asked``, and how many of them became what, a key of
-    ``FATES``. Empty without a clock.
+    """On a virtual clock, over all rounds: how many clients were ``asked``, and how many of their replies were not
+    used, by the keys of ``UNUSED_REPLIES``. Empty without a clock.
     """
     tags = metrics["tag"].cast(pa.string())
-    found = {fate: metrics.filter(pc.equal(tags, f"system/{fate}"))["value"] for fate in ("asked", *FATES)}
-    return {fate: round(sum(values.to_pylist())) for fate, values in found.items() if len(values)}
+    found = {kind: metrics.filter(pc.equal(tags, f"system/{kind}"))["value"] for kind in ("asked", *UNUSED_REPLIES)}
+    return {kind: round(sum(values.to_pylist())) for kind, values in found.items() if len(values)}
 
 
 def replies_text(replies: Mapping[str, int]) -> str:
     """``52 asked for; 3 late, 5 lost in mid-round``."""
-    of = ", ".join(f"{replies[fate]:,} {told}" for fate, told in FATES.items() if replies.get(fate))
+    of = ", ".join(f"{replies[kind]:,} {told}" for kind, told in UNUSED_REPLIES.items() if replies.get(kind))
     return f"{replies.get('asked', 0):,} asked for; {of or 'none late or lost'}"
 
 

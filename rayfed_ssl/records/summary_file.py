@@ -1,4 +1,4 @@
-"""``summary.json``: what says that a run is over, and what it came to. Whoever reads it does so here."""
+"""``summary.json``: marks a run as ended, and holds its results. All code that reads it does so here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def known_summary(folder: Path) -> dict[str, Any]:
-    """The same for whoever does without: empty where there is none that can be read."""
+    """The same for callers that can do without: empty where there is none that can be read."""
     try:
         return read_summary(folder) or {}
     except UserError:

@@ -19,7 +19,7 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.evaluation import FrozenEncoder
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import exported_files, held_by
@@ -71,7 +71,7 @@ def look(run: Path, *, trust_imports: bool = False) -> Look:
         raise UserError(f"{run.name}: found no exported encoder; the run has not ended")
     file = held_by(None, files) or files[0]
     encoder = file.load()
-    federation = deal(config)
+    federation = load_federation(config)
     check_same_images(run, federation)
     images = federation.dataset.test if len(federation.dataset.test) else federation.dataset.train
     rows = np.sort(numpy_generator(config.seed, "report", "images").permutation(len(images))[:POOL])

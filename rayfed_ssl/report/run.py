@@ -17,7 +17,7 @@ from rayfed_ssl.records.environment import scalings
 from rayfed_ssl.records.guarantee import guarantee
 from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, INTERVAL, read_leak
 from rayfed_ssl.records.settings_table import flat
-from rayfed_ssl.records.summary import FATES, replies_text
+from rayfed_ssl.records.summary import UNUSED_REPLIES, replies_text
 from rayfed_ssl.report import accuracy, costs, evaluated, features, holdings, maps, panels, projector
 from rayfed_ssl.report.accuracy_table import accuracy_cell, accuracy_table
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
@@ -137,7 +137,11 @@ def _tiles(run: RunFolder) -> list[Tile]:
         tiles.append(Tile("virtual time", _number(run, "virtual_s", form=span)))
     if isinstance(replies := run.told("replies"), Mapping):
         tiles.append(
-            Tile("late or lost", Cell(number(sum(replies.get(fate, 0) for fate in FATES))), replies_text(replies))
+            Tile(
+                "late or lost",
+                Cell(number(sum(replies.get(kind, 0) for kind in UNUSED_REPLIES))),
+                replies_text(replies),
+            )
         )
     if isinstance(run.told("epsilon"), Mapping):
         spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}

@@ -151,7 +151,7 @@ def _few_own(config: RunConfig, federation: Federation) -> Iterator[Note]:
         )
 
 
-def of_dealing(config: RunConfig, federation: Federation) -> list[Note | str]:
+def ownership_notes(config: RunConfig, federation: Federation) -> list[Note | str]:
     """Lines on images that belong together and are dealt to several clients (those of one client folder, or of one
     patient), and on images that all have one owner.
     """

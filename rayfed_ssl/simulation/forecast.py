@@ -27,7 +27,7 @@ from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.data.store import CACHE, default_cache
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.plugin import ServerPlugin
@@ -38,7 +38,7 @@ from rayfed_ssl.methods.parts.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.assembly import RunParts, rehearse
-from rayfed_ssl.simulation.checks import check_run, describe, few_steps, image_notes, of_dealing, with_start
+from rayfed_ssl.simulation.checks import check_run, describe, few_steps, image_notes, ownership_notes, with_start
 from rayfed_ssl.simulation.memory import Estimate, Room, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import workloads
 from rayfed_ssl.simulation.worker import Worker
@@ -91,12 +91,12 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
     config = with_start(config)
     config = _offline(config)
     with cache_of_check() as cache, decoding_told(say):
-        federation = deal(config, cache)
+        federation = load_federation(config, cache)
         check_run(config, federation)
         parts, lines = rehearse(config, federation)
         server = parts.server
-        dealt = [*of_dealing(config, federation), *few_steps(config, server)]
-        notes = list(texts([*image_notes(config, federation), *dealt, *lines, *_said_by(parts)]))
+        run_notes = [*ownership_notes(config, federation), *few_steps(config, server)]
+        notes = list(texts([*image_notes(config, federation), *run_notes, *lines, *_said_by(parts)]))
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")
         kept, free = estimate(config, federation), free_memory()
@@ -261,7 +261,7 @@ def check_steps_fit(config: RunConfig, federation: Federation, free: Room) -> li
             continue
         try:
             needed = views * backward_bytes(network, (rows, *_channels_and_sides(config, federation)), config)
-        except Exception as error:  # somebody's encoder, which may want values: its real step says what is wrong
+        except Exception as error:  # a third-party encoder may need values: its real step reports what is wrong
             notes.append(f"the memory of a step of {encoder} is not known beforehand ({last_line(str(error))})")
             continue
         if needed > free.bytes:

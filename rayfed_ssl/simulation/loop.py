@@ -22,7 +22,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.decoding import decoding_told
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.fedbuff import FedBuff
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, Diverged, RoundVoid, copy_views
@@ -36,7 +36,7 @@ from rayfed_ssl.simulation.checks import (
     few_steps,
     image_notes,
     no_bfloat16,
-    of_dealing,
+    ownership_notes,
     with_start,
 )
 from rayfed_ssl.simulation.export import export_encoders
@@ -95,7 +95,7 @@ class RunLoop:
         numpys = ThreadpoolController().select(user_api="blas")
         self.leaving.enter_context(numpys.limit(limits=config.resources.threads))
         with began_earlier(config, (folder / "config.yaml").exists()), decoding_told(lambda line: self.say(0, line)):
-            self.federation = deal(config)
+            self.federation = load_federation(config)
         self.say(0, describe(config, self.federation))
         if restored is not None or has_results(folder):
             check_same(config, folder, self.federation)
@@ -134,9 +134,9 @@ class RunLoop:
             copy_views(self.server.state)
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
-        dealt = [*of_dealing(config, self.federation), *few_steps(config, self.server)]
-        dealt += no_bfloat16(config, self.cohort.device)
-        notes = as_notes([*image_notes(config, self.federation), *dealt, *begins, *parts.notes(), *of_time])
+        run_notes = [*ownership_notes(config, self.federation), *few_steps(config, self.server)]
+        run_notes += no_bfloat16(config, self.cohort.device)
+        notes = as_notes([*image_notes(config, self.federation), *run_notes, *begins, *parts.notes(), *of_time])
         for note in notes:
             self.say(self.start, note.text)
         self._open_records(None if restored is None else self.start, files, notes)
@@ -383,7 +383,7 @@ def run(
     except Diverged as error:
         return opened.diverge(error)
     except Exception as error:
-        if folder.is_dir():  # else somebody removed it
+        if folder.is_dir():  # else it was removed
             failure.keep(folder, error)
         raise
     finally:

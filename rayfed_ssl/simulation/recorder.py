@@ -41,7 +41,7 @@ from rayfed_ssl.records.summary import (
 )
 from rayfed_ssl.records.summary_file import write_summary
 from rayfed_ssl.records.tables import SKIPPED, Drop, read_metrics, write_images, write_partition
-from rayfed_ssl.records.trained import trained_digests, write_trained
+from rayfed_ssl.records.trained_image_digests import trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 
 
@@ -316,7 +316,7 @@ def _round_values(cohort: Cohort, seconds: float) -> dict[str, float]:
         values["time/virtual_s"] = cohort.clock.now
         if cohort.clock.system.server_seconds_per_image:
             values["time/server_s"] = cohort.clock.server_s
-        values |= {f"system/{fate}": float(count) for fate, count in cohort.clock.fates.items()}
+        values |= {f"system/{kind}": float(count) for kind, count in cohort.clock.reply_counts.items()}
     if cohort.dropped:
         values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))
     return values

@@ -24,7 +24,7 @@ from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.measured_rows import tested_images, train_rows
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.remarks import largest_class, remarks
@@ -34,10 +34,10 @@ from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.records.paired import MEAN, OVER, paired_scores
 from rayfed_ssl.records.tables import OTHERS
-from rayfed_ssl.records.trained import FILE as TRAINED
-from rayfed_ssl.records.trained import among_trained, read_trained
+from rayfed_ssl.records.trained_image_digests import FILE as TRAINED
+from rayfed_ssl.records.trained_image_digests import among_trained, read_trained
+from rayfed_ssl.settings.data_argument import columns_in_block, in_block, parse_data_argument_of_run, title
 from rayfed_ssl.settings.files import of_run, parse_overrides
-from rayfed_ssl.settings.located import columns_in_block, in_block, located_of_run, title
 from rayfed_ssl.simulation.evaluation_file import (
     BETWEEN,
     FILE,
@@ -47,11 +47,11 @@ from rayfed_ssl.simulation.evaluation_file import (
     earlier,
     with_untrained,
 )
-from rayfed_ssl.simulation.outcomes_again import add_outcomes, as_in_the_run
+from rayfed_ssl.simulation.recomputed_outcomes import add_outcomes, as_in_the_run
 from rayfed_ssl.simulation.resuming import began_earlier, check_same_files, check_same_images, places
 from rayfed_ssl.simulation.shared_encoders import shareable
 from rayfed_ssl.storage.claim import rewriting
-from rayfed_ssl.storage.unended import naming_checkpoint
+from rayfed_ssl.storage.missing_encoder_error import naming_checkpoint
 
 CHANGEABLE = ("metrics", "train_images", "batch_size", "options")  # keys of ``evaluation`` beside the protocols'
 
@@ -74,7 +74,7 @@ def reevaluate(
         changes: ``key=value`` for settings of ``evaluation`` other than the run's, and ``data.path=..`` where the run's
             images have moved, ``data.public.images.path=..`` where its public ones have.
         data: images other than the run's, resized to the run's size and channels. Protocols use their training and
-            their test images as they use the run's own. Text is read by :func:`located_of_run`.
+            their test images as they use the run's own. Text is read by :func:`parse_data_argument_of_run`.
         exclude_trained: whether test images of ``data`` that the run trained on are left out; else they are noted.
         trust_imports: whether to run code that the run folder brings along.
         renew: brings ``evaluation.json`` up to date where ``run`` is a copy; called before it is added to.
@@ -98,7 +98,7 @@ def reevaluate(
     _check_asked(run, other=data is not None, exclude_trained=exclude_trained)
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
     earlier(run / FILE)  # what cannot be read is said before anything is measured
-    data = located_of_run(data, config.data, "--data") if isinstance(data, str) else data
+    data = parse_data_argument_of_run(data, config.data, "--data") if isinstance(data, str) else data
     if data is None:
         federation, images = _own_images(run, config), None
     else:
@@ -121,7 +121,7 @@ def reevaluate(
 def _own_images(run: Path, config: RunConfig) -> Federation:
     """The run's own images, dealt as they were. Raises UserError where they are not the same any more."""
     with began_earlier(config):
-        federation = deal(config)
+        federation = load_federation(config)
     check_same_images(run, federation)
     check_same_files(config, run)
     return federation

@@ -20,7 +20,7 @@ from rayfed_ssl.settings.blocks import CheckpointConfig
 from rayfed_ssl.settings.run import due
 from rayfed_ssl.storage import checkpoint
 
-PUBLIC = "the public images of the run"  # stands for them in a checkpoint: whoever resumes has read them again
+PUBLIC = "the public images of the run"  # stands for them in a checkpoint: a resumed run reads them again
 
 
 class Restorable(Protocol):

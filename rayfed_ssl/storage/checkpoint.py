@@ -7,7 +7,7 @@
 
 Everything is written into a temporary folder that is renamed when whole, so a kill at any moment leaves the previous
 checkpoint as it was. Where a round is saved again, the earlier folder is ``round-00010.replaced`` until the new one has
-its name, and counts as long as there is no other. Folders of any other name, such as a copy somebody made, are neither
+its name, and counts as long as there is no other. Folders of any other name, such as a user's copy, are neither
 read nor removed.
 """
 

@@ -24,7 +24,7 @@ from rayfed_ssl.base import seeding
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import Address
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.plugin import ServerPlugin
@@ -138,7 +138,7 @@ class Contract:
         config = self.config()
         if config.system is not None:
             pytest.skip("bytes are predicted for runs in which nobody can be lost")
-        federation = deal(config)
+        federation = load_federation(config)
         setup = Setup(config, federation, InitialWeights(config, federation))
         server: MethodServer[Any] = METHODS[self.method].server(setup)
         parts: list[MethodServer[Any] | ServerPlugin[Any]] = [server]
@@ -195,7 +195,7 @@ class Contract:
     def server_images(self) -> int | None:
         """What the server says it will read over the whole run."""
         config = self.config()
-        federation = deal(config)
+        federation = load_federation(config)
         server: MethodServer[Any] = METHODS[self.method].server(
             Setup(config, federation, InitialWeights(config, federation))
         )

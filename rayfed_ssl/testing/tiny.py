@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.extensions import gather
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Mean
@@ -89,7 +89,7 @@ class HeardCohort(LocalCohort):
 
 def counted(config: RunConfig) -> tuple[list[AskedMean], dict[int, float]]:
     """The means of a run's first round, and the shares of clients by the server's ``counts``."""
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = HeardCohort(config, federation, Ledger())
     parts = assemble(config, federation, InitialWeights(config, federation))
     cohort.attach(parts.plugins, None)

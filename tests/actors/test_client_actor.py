@@ -22,7 +22,7 @@ from actors.wire import ArgRef, ChunkResult, OmittedValue, StateReturn, Work
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated import device_images
 from rayfed_ssl.federated.aggregation import FixedPointSum
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, OperationResult, State
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import tiny
@@ -117,7 +117,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> ClientActor:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=16 * GB))
     monkeypatch.setattr(device_images, "cap", lambda device: 16.0 * GB)
     monkeypatch.setattr(Crowded, "opened", [])
-    actor, federation = ClientActor(4), deal(CONFIG)
+    actor, federation = ClientActor(4), load_federation(CONFIG)
     actor.info = ActorInfo(4, 1, "node", ("0",), "a GPU")
     actor.reopen = lambda: Crowded(CONFIG, federation)
     actor.worker = actor.reopen()

@@ -33,7 +33,7 @@ ON_RAY = {"resources__actors": 2, "resources__cpus_per_client": 0.5, "resources_
 
 @dataclass(frozen=True)
 class Gated:
-    """Makes workers whose clients make the file "reached" in round 2, and wait until somebody makes "go"."""
+    """Makes workers whose clients make the file "reached" in round 2, and wait until the file "go" exists."""
 
     folder: Path
 

@@ -37,7 +37,7 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.aggregation import MixedArchitectures
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, ClientError, OperationResult, Reply, RoundVoid, State, Task
@@ -112,7 +112,7 @@ class ExtendedWorker(Worker):
         return {"weights": Weights(f"layout {client % 2}", np.zeros(4, np.float32), 4)}
 
     def assess(self, round: int, encoder: EvaluatedEncoder, state: State | None) -> dict[str, float]:
-        if encoder.architecture.startswith("/"):  # until somebody makes this file
+        if encoder.architecture.startswith("/"):  # until this file exists
             assert until(Path(encoder.architecture).exists, 120)
             return {"pid": float(os.getpid())}
         return super().assess(round, encoder, state)
@@ -120,7 +120,7 @@ class ExtendedWorker(Worker):
 
 @pytest.fixture(scope="module")
 def federation() -> Federation:
-    return deal(CONFIG)
+    return load_federation(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -381,7 +381,7 @@ def test_flesd_and_fedlinked_do_not_read_the_representations_they_pass_on(pool: 
         tiny("flesd", data__limit=240, model__projector={"hidden": [], "dim": 256}),
         tiny("fedlinked", clients__encoders="fedlinked_cnn", data__limit=240, model__representation=512),
     ):
-        federation = deal(config)
+        federation = load_federation(config)
         cohort = RayCohort(config, federation, Ledger(), pool, keep=True)
         server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
         server.start(cohort)
@@ -616,10 +616,10 @@ def test_evaluation_gives_the_same_beside_the_next_round(
 
 
 def test_who_was_convicted_has_one_try_but_all_where_its_reply_is_known_already(made: Made) -> None:
-    """A sum that is lost ends no run because of who was convicted before, and replied since."""
+    """A sum that is lost ends no run because of a client that crashed before, and replied since."""
     cohort = made()
     cohort.begin_round(2, (3,))
-    cohort._convicted.add(3)
+    cohort._crashed_clients.add(3)
     task = Task("count", 2, {})
     tries = [
         cohort._call(task, Request((3,), ({},), (None,), repeated=repeated), None, None, False).most_crashes

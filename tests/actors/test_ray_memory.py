@@ -11,7 +11,7 @@ from actors.cohort import RayCohort, place_of
 from actors.pool import Pool
 from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.simulation.memory import Room
 from tests.tiny import tiny
@@ -20,7 +20,7 @@ STORE = 300 * 1024**2  # of the tests' Ray instance
 
 
 def test_small_states_lie_in_memory_and_large_ones_beside_the_images(ray_session: ModuleType) -> None:
-    federation = deal(tiny("fedbyol"))
+    federation = load_federation(tiny("fedbyol"))
     images = federation.dataset.train.pixels.nbytes + federation.dataset.test.pixels.nbytes
     assert place_of(1e5, federation).name == "memory"
     large = place_of(1e5 + 1, federation)
@@ -43,7 +43,7 @@ def test_states_that_do_not_fit_are_refused_before_an_actor_starts(
     with pytest.raises(
         UserError, match=r"clients\.count: found 120; local keeps .* MB of each client .* the object store"
     ):
-        RayCohort(config, deal(config), Ledger(), pool)
+        RayCohort(config, load_federation(config), Ledger(), pool)
     monkeypatch.setattr(cohorts, "place_of", lambda *_: Room("the object store", 1e12))
     monkeypatch.setattr(Pool, "open", lambda *_: [])
-    RayCohort(config, deal(config), Ledger(), pool).close()
+    RayCohort(config, load_federation(config), Ledger(), pool).close()

@@ -26,7 +26,7 @@ from rayfed_ssl.api.python_messages import in_python_words, python_words
 from rayfed_ssl.config import build
 from rayfed_ssl.data.decode import ImageForm, decode
 from rayfed_ssl.data.store import Undecodable
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.reevaluation import reevaluate
@@ -321,7 +321,7 @@ def test_the_encoder_sees_images_as_the_run_did(finished: rayfed_ssl.Run) -> Non
     encoder = finished.encoder()
     assert isinstance(encoder, torch.nn.Module)
     assert not encoder.training
-    seen = deal(finished.config).dataset.test.pixels[:5]  # (5, 8, 8, 3) uint8
+    seen = load_federation(finished.config).dataset.test.pixels[:5]  # (5, 8, 8, 3) uint8
     raw = np.round(load_digits().images * (255 / 16)).astype(np.uint8)
     rows = [int(np.flatnonzero((raw == image[..., 0]).all((1, 2)))[0]) for image in seen]
     images = encoder.transform(raw[rows][..., None])

@@ -83,7 +83,7 @@ def test_the_same_vector_is_laid_out_once_and_another_in_its_place_is_not_mistak
     given = plain(pack(network(3)))
     flat = flat_of((together,), lambda: layout_of(together))
     assert flat is not None
-    assert flat.laid(given.vector) is not flat.laid(given.vector)  # somebody may write to it
+    assert flat.laid(given.vector) is not flat.laid(given.vector)  # a caller may write to it
     given.vector.flags.writeable = False
     again = given.vector[:]  # as the next call's argument: the same memory, another object
     assert flat.laid(given.vector) is flat.laid(again)

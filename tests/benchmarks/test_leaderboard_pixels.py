@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.measured_rows import train_rows
 from rayfed_ssl.testing.tiny import tiny_run
 from tests.benchmarks import made
@@ -25,7 +25,7 @@ BOARD: dict[str, Any] = {
 def test_pixels_are_measured_as_encoders_are() -> None:
     """kNN as scikit-learn's with cosine distances and the same weights; linear near its logistic regression."""
     config = tiny_run("fedsimclr", {"evaluation.protocols": ["knn", "linear", "fewshot"], "evaluation.knn.k": 5})
-    federation = deal(config)
+    federation = load_federation(config)
     found = pixels.measured(config, federation)
     rows, _ = train_rows(federation, config)
     train, test = federation.dataset.train, federation.dataset.test

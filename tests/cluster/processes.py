@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-Process = tuple[int, int]  # pid and the tick it started at: a pid alone may be somebody else's by now
+Process = tuple[int, int]  # pid and the tick it started at: a pid alone may be another process's by now
 Found = TypeVar("Found")
 
 

@@ -35,7 +35,7 @@ from actors.pool import Pool  # noqa: E402
 from actors.shares import Plan  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
 from rayfed_ssl.federated.cohort import Cohort  # noqa: E402
-from rayfed_ssl.federated.federation import Federation, deal  # noqa: E402
+from rayfed_ssl.federated.federation import Federation, load_federation  # noqa: E402
 from rayfed_ssl.federated.ledger import Ledger  # noqa: E402
 from rayfed_ssl.federated.messages import OperationResult, State  # noqa: E402
 from rayfed_ssl.simulation.local import LocalCohort  # noqa: E402
@@ -116,7 +116,7 @@ def main() -> None:
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     try:
         config = tiny("fedbyol", clients__count=24, data__limit=240)
-        federation = deal(config)
+        federation = load_federation(config)
         here = LocalCohort(config, federation, Ledger())
         here.worker = worker_of(config, federation)
         expected = digest(here, federation)

@@ -24,7 +24,7 @@ from actors.session import connect
 from actors.shares import Plan
 from actors.states import StateRef
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import ClientError, OperationResult, State
@@ -53,7 +53,7 @@ def note(log: Path, who: object) -> None:
 
 
 def awaited(path: Path, limit_s: float = 120.0) -> None:
-    """Until somebody makes this file."""
+    """Until this file exists."""
     assert until(path.exists, limit_s, 0.02), f"nobody made {path}"
 
 
@@ -105,7 +105,7 @@ class ExtendedWorker(Worker):
 
 @pytest.fixture(scope="module")
 def federation() -> Federation:
-    return deal(CONFIG)
+    return load_federation(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def test_a_call_that_always_dies_is_named_and_its_neighbours_are_not(made: Made,
 def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: Pool, tmp_path: Path) -> None:
     """With 18 clients and two actors a call of a mean has three clients."""
     config = tiny("fedbyol", clients__count=18, data__limit=240, on_client_error="drop")
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=ExtendedWorker)
     try:
         cohort.begin_round(1, federation.clients)
@@ -266,7 +266,7 @@ def test_quick_clients_that_shared_a_call_reply_in_order_though_one_is_dropped(p
     config = tiny(
         "fedbyol", clients__count=18, data__limit=240, on_client_error="drop", resources__client_timeout_s=4.0
     )
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = RayCohort(config, federation, Ledger(), pool, keep=True, factory=ExtendedWorker)
     try:
         cohort.begin_round(1, federation.clients)
@@ -356,7 +356,7 @@ def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType)
 
 @dataclass(frozen=True)
 class Trapped:
-    """Makes workers whose clients note that they begin; in round 3 they wait until somebody was killed."""
+    """Makes workers whose clients note that they begin; in round 3 they wait until a process was killed."""
 
     folder: Path
 

@@ -93,7 +93,7 @@ def start_command(*flags: str, **options: object) -> list[str]:
 def head(autoscaling: dict[str, object] | None = None, **options: object) -> Iterator[Cluster]:
     """`ray start --head` on loopback with a token; ``autoscaling`` is what `ray up` would be given.
 
-    Its ports were free when they were chosen, but somebody else may have taken one since: then others are tried.
+    Its ports were free when they were chosen, but another process may have taken one since: then others are tried.
     """
     for _ in range(ATTEMPTS):
         with tried(autoscaling, **options) as (made, refused):

@@ -24,7 +24,7 @@ from actors.sums import Sums, merged_where_they_lie
 from actors.window import Request
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.cohort import Cohort
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.simulation.local import LocalCohort
@@ -38,7 +38,7 @@ CONFIG = tiny("fedbyol", clients__count=18, data__limit=240)  # with two actors 
 
 @pytest.fixture(scope="module")
 def federation() -> Federation:
-    return deal(CONFIG)
+    return load_federation(CONFIG)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from PIL import Image
 from rayfed_ssl.commands.templates import Kind
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.settings.files import parse_overrides
 from tests.command_line import Call
@@ -72,7 +72,7 @@ def test_a_partition_begins_with_sizes_that_fall_off(call: Call, tmp_path: Path,
 def test_a_protocol_begins_as_the_nearest_class_mean(call: Call, tmp_path: Path, begun: list[str]) -> None:
     assert call(*LOCAL, *begun, "--out", "run") == (0, "", "")
     config = load_untrusted(tmp_path / "run/config.yaml", trust_imports=True)
-    data, encoder = deal(config).dataset, load_exported(tmp_path / "run")
+    data, encoder = load_federation(config).dataset, load_exported(tmp_path / "run")
 
     def features(pixels: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -107,7 +107,7 @@ def test_a_source_begins_as_files_whose_names_begin_with_their_class(
     begun = [word.replace("FOLDER", str(tmp_path / "images")) for word in begun]
     everything = ("data.limit=null", "data.test_limit=null")
     assert call(*LOCAL, *begun, *everything, "--out", "run")[0] == 0
-    data = deal(load_untrusted(tmp_path / "run/config.yaml", trust_imports=True)).dataset
+    data = load_federation(load_untrusted(tmp_path / "run/config.yaml", trust_imports=True)).dataset
     assert data.train.class_names == ("cat", "dog", "owl")
     assert np.bincount(data.test.labels).tolist() == [10, 8, 6]  # a fifth of each
     seen = dict[str, np.ndarray]()

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.settings.located import located
+from rayfed_ssl.settings.data_argument import parse_data_argument
 from tests.tiny import run_locally, tiny
 
 Call = Callable[..., tuple[int, str, str]]
@@ -34,7 +34,7 @@ def test_an_empty_out_is_not_the_folder_that_the_command_is_given_in(
 def test_a_single_image_is_no_data_set(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "a.PNG")
     with pytest.raises(UserError, match=r"^--data: found the image '.*a\.PNG'; must be a data set: give its folder$"):
-        located(str(tmp_path / "a.PNG"), "--data")
+        parse_data_argument(str(tmp_path / "a.PNG"), "--data")
 
 
 @pytest.mark.parametrize(

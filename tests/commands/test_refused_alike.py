@@ -116,11 +116,11 @@ def test_all_refuse_what_a_run_refuses(name: str, call: Call, tmp_path: Path) ->
 def test_images_are_dealt_once_for_runs_that_are_dealt_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     dealt = []
 
-    def deal(config: RunConfig) -> federation.Federation:
+    def load_federation(config: RunConfig) -> federation.Federation:
         dealt.append((config.clients.count, config.seed))
-        return federation.deal(config)
+        return federation.load_federation(config)
 
-    monkeypatch.setattr(dealing, "deal", deal)
+    monkeypatch.setattr(dealing, "load_federation", load_federation)
     configs = [
         build(yaml.safe_load(CONFIG), {"clients.count": count, "seed": seed, LR: lr}, origin="a test")
         for lr in (0.01, 0.02)

@@ -17,7 +17,7 @@ from rayfed_ssl.config import build
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from tests.data.test_own_columns import read, write
 
 ONE, TWO = (unicodedata.normalize(form, "Gänse") for form in ("NFC", "NFD"))
@@ -119,7 +119,7 @@ def test_tasks_find_a_class_by_either_spelling(tmp_path: Path) -> None:
         data = {"name": "parquet", "path": str(root), "image_size": 8, "tasks": [[asked, "b"], ["c", "d"]]}
         data["public"] = {"source": "share", "share": 0.2}
         document = {"method": {"name": "fedlinked"}, "data": data, "clients": {"count": 2}}
-        federation = deal(build(document, {}, origin="a test"), tmp_path / "cache")
+        federation = load_federation(build(document, {}, origin="a test"), tmp_path / "cache")
         assert federation.tasks == ((0, 1), (2, 3))
 
 

@@ -15,7 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.holdout import stratified_halves, stratified_share
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.simulation.checks import check_shards
 from tests.data.files import put, tree_of
@@ -97,7 +97,7 @@ def test_a_long_tail_of_clients_trains_but_for_those_that_are_too_small(
     tmp_path: Path, select: dict[str, float] | None
 ) -> None:
     config = tailed(tmp_path, evaluation__select=select)
-    federation = deal(config, tmp_path / "cache")
+    federation = load_federation(config, tmp_path / "cache")
     assert len(federation.clients) == 8  # nobody is emptied by the test images, or by what is held out
     with pytest.raises(UserError) as refused:
         check_shards(config, federation)
@@ -106,7 +106,7 @@ def test_a_long_tail_of_clients_trains_but_for_those_that_are_too_small(
     whole = federation.sizes
     for least in (2, 12):
         config = tailed(tmp_path, evaluation__select=select, data__partition__min_size=least)
-        federation = deal(config, tmp_path / "cache")
+        federation = load_federation(config, tmp_path / "cache")
         check_shards(config, federation)
         small = [client for client, size in enumerate(whole) if size < least]
         assert federation.sizes.tolist() == [0 if size < least else size for size in whole]
@@ -132,7 +132,7 @@ def test_evaluation_select_is_named_where_it_took_what_a_client_lacks(
     write(tmp_path / "train.parquet", label=[0, 1] * (len(clients) // 2) + [0] * (len(clients) % 2), client=clients)
     write(tmp_path / "test.parquet", label=[0, 1], client=["b", "b"])
     config = tailed(tmp_path, data__path=str(tmp_path), clients__count=2, evaluation__select={"share": share})
-    federation = deal(config, tmp_path / "cache")
+    federation = load_federation(config, tmp_path / "cache")
     assert federation.sizes[0] == 1
     with pytest.raises(UserError) as refused:
         check_shards(config, federation)
@@ -142,19 +142,19 @@ def test_evaluation_select_is_named_where_it_took_what_a_client_lacks(
 def test_a_run_with_clients_left_out_ends_and_its_deal_can_be_taken_over(tmp_path: Path) -> None:
     config = tailed(tmp_path, data__partition__min_size=2)
     run_locally(config, tmp_path / "run")
-    first = deal(config, None)
+    first = load_federation(config, None)
     with pytest.raises(
         UserError, match=r"^--client: found 3; .* clients 1 to 7, but for those who have no image to train"
     ):
         leak(tmp_path / "run", clients=[3])
     kept = {"name": "file", "path": str(tmp_path / "run/partition.parquet"), "partial": True}
     again = tailed(tmp_path, data__partition=kept | {"min_size": 1})
-    assert [shard["train"].tolist() for shard in deal(again, None).shards] == [
+    assert [shard["train"].tolist() for shard in load_federation(again, None).shards] == [
         shard["train"].tolist() for shard in first.shards
     ]
     assert first.names == tuple("abcdefgh")
     with pytest.raises(UserError, match=r"client 0 .*has no image to train on.* \(the file lists none\)"):
-        deal(tailed(tmp_path, data__partition=kept), None)
+        load_federation(tailed(tmp_path, data__partition=kept), None)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_client_0_gives_its_images_away_only_where_it_and_another_take_part(
     )
     given = "data.public.source: 'client 0' gives that client's images away"
     with pytest.raises(UserError, match=f"^{given},? {re.escape(message)}$"):
-        deal(config, tmp_path / "cache")
+        load_federation(config, tmp_path / "cache")
 
 
 @pytest.mark.parametrize("layout", ["clients", "classes"])
@@ -196,7 +196,7 @@ def test_client_folders_keep_an_image_to_train_on(tmp_path: Path, layout: str) -
 def test_images_that_are_dealt_anew_are_held_out_as_ever(tmp_path: Path) -> None:
     """Measured runs rest on these draws: only natural clients are spared."""
     config = tailed(tmp_path, evaluation__select={"share": 0.3}, data__partition__name="iid", clients__count=2)
-    federation = deal(config, tmp_path / "cache")
+    federation = load_federation(config, tmp_path / "cache")
     assert federation.held_out is not None
     labels, clients = federation.dataset.train.labels, federation.dataset.train.clients
     assert clients is not None

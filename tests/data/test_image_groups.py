@@ -16,7 +16,7 @@ from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.folder_names import groups_of
 from rayfed_ssl.data.holdout import stratified_halves, stratified_share
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings.files import parse_overrides
 from rayfed_ssl.simulation.checks import split_groups
 from tests.data.test_own_columns import read, write
@@ -115,7 +115,7 @@ def test_a_parquet_file_of_patients(tmp_path: Path, text: bool, labelled: bool) 
     write(tmp_path / "all.parquet", **columns)
     changes = {"data__columns__client": "hospital", "data__partition__name": "natural", "clients__count": 4}
     for _ in range(2):  # the second time from the cache
-        federation = deal(
+        federation = load_federation(
             config(tmp_path / "all.parquet", evaluation__select={"share": 0.2}, **changes), tmp_path / "cache"
         )
         train, test, held_out = federation.dataset.train, federation.dataset.test, federation.held_out
@@ -186,7 +186,7 @@ def test_what_groups_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
     write(tmp_path / "all.parquet", label=[0, 1] * 8, patient=[0.5] * 16)
     found = r"^data\.columns\.group: column patient of .*all\.parquet is of type double; groups are text or integers$"
     with pytest.raises(UserError, match=found):
-        deal(config(tmp_path / "all.parquet"), tmp_path / "cache")
+        load_federation(config(tmp_path / "all.parquet"), tmp_path / "cache")
     with pytest.raises(
         UserError, match=r"^data\.columns\.group: found 'name'; .*all\.parquet has the columns image, label"
     ):
@@ -270,7 +270,7 @@ def test_a_tree_of_patients(tmp_path: Path, tree: str, group: str) -> None:
     assert note in texts(load(folder(root, group=group, **layout), cache).notes)[0]
     data = {"name": "imagefolder", "path": str(root), "image_size": 8, "group": group, **layout}
     document = {"method": {"name": "fedsimclr"}, "data": data, "clients": {"count": 2}}
-    federation = deal(build(document, {"evaluation.select": {"share": 0.25}}, origin="a test"), cache)
+    federation = load_federation(build(document, {"evaluation.select": {"share": 0.25}}, origin="a test"), cache)
     assert federation.held_out is not None
     assert federation.dataset.train.groups is not None
     chosen = federation.dataset.train.groups[federation.held_out]
@@ -400,7 +400,7 @@ def dealt(tmp_path: Path, *changes: str) -> list[str]:
     data = {"name": "parquet", "path": str(file), "image_size": 8, "columns": {"group": "patient"}}
     run = {"method": {"name": "fedsimclr"}, "clients": {"count": 2}, "data": data, "evaluation": {"select": None}}
     config = build(run, parse_overrides(changes), origin="a test")
-    return list(texts(split_groups(config, deal(config, tmp_path / "cache"))))
+    return list(texts(split_groups(config, load_federation(config, tmp_path / "cache"))))
 
 
 def test_patients_that_are_dealt_to_several_clients_are_counted(tmp_path: Path) -> None:

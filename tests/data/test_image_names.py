@@ -67,7 +67,7 @@ def test_a_data_set_that_has_moved_is_named_from_where_it_lies_and_its_cache_is_
 
 
 def test_whatever_a_file_is_called_its_name_is_its_id_in_a_table_of_features(tmp_path: Path) -> None:
-    """Whoever leaves the test images out of that table does so by name: a narrow no-break space, as in macOS's
+    """A user leaves the test images out of that table by name: a narrow no-break space, as in macOS's
     screenshots, a tab, an accent of its own, a line's end, a backslash, and bytes that are no UTF-8.
     """
     root = tmp_path / "root"

@@ -16,7 +16,7 @@ from rayfed_ssl.data.holdout import stratified_halves
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.data.store import FORMAT
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.remarks import untested_classes
 from rayfed_ssl.simulation.checks import check_labels
 from tests.data.files import pictures, put, tree_of, write_parquet
@@ -160,7 +160,7 @@ def test_a_run_that_needs_labels_says_how_images_without_were_read(tmp_path: Pat
     with pytest.raises(
         UserError, match=r"(?s)none of the 10 train images has a label.*\ndata: airplane/ .* rename it: .*split$"
     ):
-        check_labels(config, deal(config, tmp_path / "cache"))
+        check_labels(config, load_federation(config, tmp_path / "cache"))
 
 
 def test_a_run_on_one_class_says_how_images_were_read(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_run_on_one_class_says_how_images_were_read(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("file,label\n")
     config = own(tmp_path, {"name": "imagefolder"}, protocols=["knn"])
     with pytest.raises(UserError) as error:
-        check_labels(config, deal(config, tmp_path / "cache"))
+        check_labels(config, load_federation(config, tmp_path / "cache"))
     first, read_as, table = str(error.value).splitlines()
     assert first.startswith("evaluation.protocols: found knn, but the training images are of 1 class")
     assert "its folders (images) are the classes" in read_as
@@ -196,24 +196,24 @@ def test_what_was_made_of_public_images_is_told(tmp_path: Path) -> None:
     put(tmp_path / "p", tree_of({"train": 4, "more": 3}))
     public = {"source": "source", "images": {"name": "imagefolder", "path": tmp_path / "p", "image_size": SIZE}}
     config = own(tmp_path / "d", {"name": "imagefolder", "public": public})
-    (note,) = texts(deal(config, tmp_path / "cache").notes())
+    (note,) = texts(load_federation(config, tmp_path / "cache").notes())
     assert note.startswith("data.public.images: more/ (3 images) is not used")
 
 
 def test_without_labels_protocols_are_refused_and_a_share_to_choose_by_is_not(tmp_path: Path) -> None:
     put(tmp_path / "d", tree_of({".": 10}))
     config = own(tmp_path / "d", {"name": "imagefolder"}, select={"share": 0.1}, protocols=["knn", "rank"])
-    federation = deal(config, tmp_path / "cache")
+    federation = load_federation(config, tmp_path / "cache")
     assert federation.held_out is not None
     assert len(federation.held_out) == 1
     with pytest.raises(UserError, match=r"^evaluation\.protocols: found knn, but none of the 10 train images has a"):
         check_labels(config, federation)
     config = own(tmp_path / "d", {"name": "imagefolder"}, select=None, protocols=["rank"])
-    assert len(deal(config, tmp_path / "cache").clients) == 2
+    assert len(load_federation(config, tmp_path / "cache").clients) == 2
     put(tmp_path / "e", tree_of({"train/a": 1, "train/b": 1, "test/a": 1}))
     config = own(tmp_path / "e", {"name": "imagefolder"}, select={"share": 0.1})
     with pytest.raises(UserError, match="no class has two labelled training images"):
-        deal(config, tmp_path / "cache")
+        load_federation(config, tmp_path / "cache")
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_a_test_split_without_labels_names_the_one_that_has_some_and_its_key(tmp
     hugging_face(tmp_path / "d", train=[0, 1] * 4, test=[-1] * 3, validation=[0, 1, -1, 1])
     config = own(tmp_path / "d", {"name": "parquet"}, protocols=["knn"])
     with pytest.raises(UserError) as error:
-        deal(config, tmp_path / "cache")
+        load_federation(config, tmp_path / "cache")
     protocols, note = str(error.value).splitlines()
     assert protocols.startswith("evaluation.protocols: found knn, but none of the 3 test images has a label")
     assert note == (
@@ -237,14 +237,14 @@ def test_a_test_split_without_labels_names_the_one_that_has_some_and_its_key(tmp
         "its 3 labelled images"
     )
     config = own(tmp_path / "d", {"name": "parquet", "test_split": "validation"}, protocols=["knn"])
-    data = deal(config, tmp_path / "cache").dataset
+    data = load_federation(config, tmp_path / "cache").dataset
     assert data.test.labels.tolist() == [0, 1, -1, 1]
     assert texts(data.notes) == (
         "data/test-00000-of-00001.parquet (3 rows) is not used: the images are those of "
         "data/train-00000-of-00001.parquet and data/validation-00000-of-00001.parquet",
     )
     config = own(tmp_path / "d", {"name": "parquet"}, protocols=["rank"])
-    assert deal(config, tmp_path / "cache").dataset.test.labels.tolist() == [-1] * 3
+    assert load_federation(config, tmp_path / "cache").dataset.test.labels.tolist() == [-1] * 3
 
 
 def test_any_split_by_its_name_is_the_test(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Partitions of somebody else's: what they may bring, and one line for each way in which they are none."""
+"""Third-party partitions: what they may bring, and one line for each mistake that is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rayfed_ssl.config import build
 from rayfed_ssl.data import corruptions
 from rayfed_ssl.data.partition import PARTITIONS, client_names, hold_out, partition, take_public
 from rayfed_ssl.data.partition_base import Deal, Partition
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.simulation.checks import ignored_clients
 from rayfed_ssl.simulation.resuming import digests_of
 from tests.tiny import BASE, run_locally, tiny
@@ -200,12 +200,12 @@ def test_without_a_name_it_is_the_default_one() -> None:
 
 def test_its_names_are_its_clients(tmp_path: Path) -> None:
     config = config_of(data__partition={"name": "given", "rule": "names"}, clients__count=2)
-    assert deal(config, tmp_path).names == ("north", "south")
-    assert client_names(Given(), deal(config, tmp_path).dataset.train, 2) == ("client 0", "client 1")
+    assert load_federation(config, tmp_path).names == ("north", "south")
+    assert client_names(Given(), load_federation(config, tmp_path).dataset.train, 2) == ("client 0", "client 1")
     with pytest.raises(
         UserError, match=r"^data\.partition: given \(a test\) names 2 clients; must be clients\.count=3"
     ):
-        deal(config_of(data__partition={"name": "given", "rule": "names"}, clients__count=3), tmp_path)
+        load_federation(config_of(data__partition={"name": "given", "rule": "names"}, clients__count=3), tmp_path)
 
 
 def test_images_that_it_calls_public_are_public_but_for_those_that_are_held_out() -> None:
@@ -222,8 +222,8 @@ def test_images_that_it_calls_public_are_public_but_for_those_that_are_held_out(
 
 
 def test_it_may_change_what_clients_images_look_like(tmp_path: Path) -> None:
-    plain = deal(config_of(), tmp_path)
-    noisy = deal(config_of(data__partition={"name": "given", "rule": "noisy", "seed": 6}), tmp_path)
+    plain = load_federation(config_of(), tmp_path)
+    noisy = load_federation(config_of(data__partition={"name": "given", "rule": "noisy", "seed": 6}), tmp_path)
     row = int(noisy.shards[3]["train"][2])
     before = plain.dataset.train.pixels
     expected = corruptions.noise(before[row], 4, numpy_generator(6, "corruption", row))
@@ -236,7 +236,7 @@ def test_it_may_change_what_clients_images_look_like(tmp_path: Path) -> None:
         with pytest.raises(
             UserError, match=rf"given changes images by {change}; must be one of none, noise, .*1 to 5$"
         ):
-            deal(config_of(data__partition={"name": "given", "rule": rule}), tmp_path)
+            load_federation(config_of(data__partition={"name": "given", "rule": rule}), tmp_path)
 
 
 def test_files_that_it_reads_are_held_to_what_they_were(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_files_that_it_reads_are_held_to_what_they_were(tmp_path: Path) -> None:
 
 
 def test_what_it_says_of_itself_is_what_a_run_goes_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, federation = config_of(), deal(config_of(), tmp_path)
+    config, federation = config_of(), load_federation(config_of(), tmp_path)
     dataset = federation.dataset
     train = replace(dataset.train, clients=np.arange(160) % 4, client_names=tuple("abcd"))
     test = replace(dataset.test, clients=np.arange(60) % 3)
@@ -265,11 +265,11 @@ def test_what_it_says_of_itself_is_what_a_run_goes_by(tmp_path: Path, monkeypatc
     share, select = {"data__public__source": "share"}, {"evaluation__select": {"share": 0.2}}
     assert config_of(**share)
     monkeypatch.setattr("rayfed_ssl.data.sources.load", lambda *_: owned.dataset)
-    assert deal(config, tmp_path).own_tests is None
+    assert load_federation(config, tmp_path).own_tests is None
     monkeypatch.setattr(Given, "natural", True)
     with pytest.raises(UserError, match="'share' cannot be taken out of `given`; allowed: client 0, source"):
         config_of(**share)
-    assert [rows.tolist() for rows in deal(config, tmp_path).own_tests or ()] == [
+    assert [rows.tolist() for rows in load_federation(config, tmp_path).own_tests or ()] == [
         list(range(0, 60, 3)), list(range(1, 60, 3)), list(range(2, 60, 3)), [],
     ]  # fmt: skip
     assert config_of(**select)

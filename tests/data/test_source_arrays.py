@@ -22,7 +22,7 @@ from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.settings.located import located
+from rayfed_ssl.settings.data_argument import parse_data_argument
 from tests.data.files import write_parquet
 from tests.tiny import run_locally, tiny
 
@@ -582,9 +582,9 @@ def test_a_place_in_one_word(tmp_path: Path) -> None:
     np.save(tmp_path / "d/x_train.npy", grey(3))
     (tmp_path / "features").mkdir()
     np.save(tmp_path / "features/embeddings.npy", np.zeros((3, 8)))
-    named = {place: located(str(tmp_path / place)).name for place in ("m.npz", "d", "features")}
+    named = {place: parse_data_argument(str(tmp_path / place)).name for place in ("m.npz", "d", "features")}
     assert named == {"m.npz": "arrays", "d": "arrays", "features": "imagefolder"}
-    assert located(f"arrays:{tmp_path / 'm.npz'}").path == tmp_path / "m.npz"
+    assert parse_data_argument(f"arrays:{tmp_path / 'm.npz'}").path == tmp_path / "m.npz"
 
 
 @pytest.mark.parametrize("name", ["imagefolder", "parquet"])

@@ -19,7 +19,7 @@ from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.table_cells import typed
 from rayfed_ssl.data.table_images import Places
-from rayfed_ssl.settings.located import located
+from rayfed_ssl.settings.data_argument import parse_data_argument
 from tests.command_line import Call
 from tests.data.files import fetch, pictures, png, refused, training_images
 from tests.tiny import run_locally, tiny
@@ -225,7 +225,7 @@ def test_a_run_an_evaluation_and_an_embedding(pets: Path, tmp_path: Path, call: 
     assert [row["class"] for row in made] == [CLASSES[k % 2] for k in range(20)]
     config = SourceConfig.model_validate({"name": "table", "path": pets, "image_size": 8})
     assert [name for name, _ in catalogued(config).read()] == [f"scans/{k}.png" for k in range(20)]
-    assert located(str(pets), "--data").name == "table"
+    assert parse_data_argument(str(pets), "--data").name == "table"
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import cache
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.simulation.worker import Worker
 
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
 def assessed(round: int = 0, **changes: Any) -> dict[str, float]:
     """What a fresh worker says of the untrained encoder and the raw pixels."""
     config = RunConfig.model_validate(SETTINGS | changes)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     encoder = EvaluatedEncoder(None, "small_cnn_bn", worker.initial("small_cnn_bn"))
     return worker.assess(round, encoder, None) | worker.assess(round, PIXELS, None)
 
@@ -78,7 +78,7 @@ def test_another_question_has_another_entry(entries: Path, changes: dict[str, An
 
 def test_other_weights_have_another_entry(entries: Path) -> None:
     config = RunConfig.model_validate(SETTINGS)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     weights = worker.initial("small_cnn_bn")
     vector = weights.vector.copy()
     vector[0] = np.nextafter(vector[0], np.float32(9))
@@ -90,7 +90,7 @@ def test_other_weights_have_another_entry(entries: Path) -> None:
 def test_other_labels_and_other_threads_have_another_entry(entries: Path) -> None:
     for relabelled, threads in ((False, 1), (True, 1), (False, 2)):
         config = RunConfig.model_validate(SETTINGS)
-        federation, before = deal(config), torch.get_num_threads()
+        federation, before = load_federation(config), torch.get_num_threads()
         if relabelled:
             labels = federation.dataset.test.labels.copy()
             labels[0] = 1 - labels[0] if labels[0] < 2 else 0
@@ -108,7 +108,7 @@ def test_other_labels_and_other_threads_have_another_entry(entries: Path) -> Non
 
 def test_after_training_nothing_is_remembered(entries: Path) -> None:
     config = RunConfig.model_validate(SETTINGS)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     worker.assess(1, EvaluatedEncoder(None, "small_cnn_bn", worker.initial("small_cnn_bn")), None)
     assert not entries.exists()
 

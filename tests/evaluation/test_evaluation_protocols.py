@@ -166,7 +166,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, object], message: str) -> N
 
 
 class Centroid(Block):
-    """Settings of a protocol that somebody else wrote."""
+    """Settings of a third-party protocol."""
 
     power: int = Field(2, ge=1)
 

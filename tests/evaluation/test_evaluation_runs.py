@@ -25,10 +25,10 @@ from rayfed_ssl.config import load
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.sources import load as load_images
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.models import load_exported
-from rayfed_ssl.settings.located import located
+from rayfed_ssl.settings.data_argument import parse_data_argument
 from rayfed_ssl.simulation import reevaluation
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.reevaluation import reevaluate
@@ -45,7 +45,7 @@ SEMI = {"fractions": [0.5], "epochs": 1, "batch_size": 16}
 
 def test_encoders_are_measured_in_eval_mode_and_left_as_they_were() -> None:
     config = tiny("fedsimclr")
-    context = ProcessContext(config, deal(config))
+    context = ProcessContext(config, load_federation(config))
     network = context.network("small_cnn_bn")
     draws = torch.Generator().manual_seed(0)
     for name, buffer in network.encoder.named_buffers():  # running statistics that no batch has
@@ -103,7 +103,7 @@ def test_a_share_of_images_without_labels_is_one_of_them_all() -> None:
 @pytest.mark.parametrize("public", [{}, {"data__public": {"source": "share", "share": 0.2}}])
 def test_nobody_holds_what_is_held_out(public: dict[str, object]) -> None:
     config = tiny("fedsimclr", **SELECT, **public)
-    federation = deal(config)
+    federation = load_federation(config)
     held_out = federation.held_out
     assert held_out is not None
     assert held_out.tolist() == stratified_share(federation.dataset.train.labels, 0.2, config.seed).tolist()
@@ -147,7 +147,7 @@ def test_a_run_records_held_out_values_features_and_what_chose_the_best(tmp_path
         "value": found[chosen, None, "eval/knn"], "round": chosen, "by": "held-out labels", "select": select[chosen],
     }  # fmt: skip
     rows = pq.read_table(tmp_path / "run" / "partition.parquet").to_pylist()
-    held_out = deal(config).held_out
+    held_out = load_federation(config).held_out
     assert held_out is not None
     assert [row["index"] for row in rows if row["split"] == "select"] == held_out.tolist()
     assert all(row["client"] is None and row["label"] >= 0 for row in rows if row["split"] == "select")
@@ -328,7 +328,7 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     run, other = tmp_path / "run", pictures(tmp_path / "squares", {"train": 20, "test": 10})
     run_locally(tiny("fedsimclr", train__rounds=1), run)
     own = reevaluate(run)
-    found = reevaluate(run, ["knn", "rank"], data=located(str(other)))
+    found = reevaluate(run, ["knn", "rank"], data=parse_data_argument(str(other)))
     assert {key: value for key, value in found.items() if key != "other data"} == own
     ((name, there),) = found["other data"].items()
     assert name == f"imagefolder:{other}"
@@ -343,7 +343,7 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     assert "rankme" in there["features"]["global"]
 
     config = load(run / "config.yaml")
-    images = load_images(located(str(other)).model_copy(update={"image_size": config.data.image_size}))
+    images = load_images(parse_data_argument(str(other)).model_copy(update={"image_size": config.data.image_size}))
     encoder = load_exported(run)
     recipe = config.augment.recipe()
 
@@ -358,20 +358,20 @@ def test_a_run_is_measured_on_other_images_beside_its_own(tmp_path: Path) -> Non
     accuracy = float((votes.argmax(1) == torch.tensor(images.test.labels)).float().mean())
     assert there["accuracy"]["global"]["knn"] == pytest.approx(accuracy)
 
-    again = reevaluate(run, ["rank"], data=located(str(other)))["other data"][name]
+    again = reevaluate(run, ["rank"], data=parse_data_argument(str(other)))["other data"][name]
     assert again["accuracy"] == there["accuracy"]  # the same images: what is known stays
     shutil.rmtree(other / "test")
     pictures(other, {"test": 3})
-    changed = reevaluate(run, ["rank"], data=located(str(other)))["other data"][name]
+    changed = reevaluate(run, ["rank"], data=parse_data_argument(str(other)))["other data"][name]
     assert "accuracy" not in changed  # other images: what was known goes
     gone = (
         f"what evaluation.json held of {name} was of other images, or of another form of them, and has gone: knn, rank"
     )
     assert gone in changed["images"]["notes"]
     assert changed["images"]["test"] == 6
-    two = reevaluate(run, ["knn"], data=located("digits"))["other data"]
+    two = reevaluate(run, ["knn"], data=parse_data_argument("digits"))["other data"]
     assert list(two) == [name, "digits"]
-    found = reevaluate(run, ["rank"], data=located(str(other)))
+    found = reevaluate(run, ["rank"], data=parse_data_argument(str(other)))
     assert list(found["other data"]) == ["digits", name]  # the newest last
     told, tables = evaluation_tables(found, other=True)
     assert told is not None
@@ -396,9 +396,9 @@ def test_other_images_without_labels_have_no_accuracy(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=rf"^--protocol: found knn; {re.escape(str(other))} has no labels; allowed: rank$"
     ):
-        reevaluate(run, ["knn"], data=located(str(other)))
+        reevaluate(run, ["knn"], data=parse_data_argument(str(other)))
     assert (run / "evaluation.json").exists() is before
-    found = reevaluate(run, ["rank"], data=located(str(other)))["other data"][f"imagefolder:{other}"]
+    found = reevaluate(run, ["rank"], data=parse_data_argument(str(other)))["other data"][f"imagefolder:{other}"]
     assert set(found) == {"images", "features", "evaluation"}
 
 
@@ -450,11 +450,11 @@ def test_what_is_noticed_about_another_data_set_is_said_and_recorded(
     assert hint.startswith("these images have labels: --protocol knn")
     assert shown.splitlines()[1:5] == [*again, hint]
     (other / "test" / "dark" / "0.png").unlink()
-    reevaluate(tmp_path / "run", ["knn"], data=located(str(other)))
+    reevaluate(tmp_path / "run", ["knn"], data=parse_data_argument(str(other)))
     found = json.loads((tmp_path / "run/evaluation.json").read_text())["other data"][f"imagefolder:{other}"]
     assert not any(note.startswith("these images have labels") for note in found["images"]["notes"])
     (other / "test" / "dark" / "1.png").unlink()
     for changes, end in (([], "tells more"), (["evaluation.metrics=[accuracy,balanced_accuracy]"], "says little")):
-        found = reevaluate(tmp_path / "run", ["knn"], changes, data=located(str(other)))["other data"]
+        found = reevaluate(tmp_path / "run", ["knn"], changes, data=parse_data_argument(str(other)))["other data"]
         (large,) = (note for note in found[f"imagefolder:{other}"]["images"]["notes"] if "always naming it" in note)
         assert large.endswith(end)

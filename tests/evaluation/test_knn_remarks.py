@@ -9,7 +9,7 @@ import pytest
 
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.evaluation.knn import KnnConfig, remarks
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.simulation.checks import image_notes
 from tests.tiny import tiny
 
@@ -28,7 +28,7 @@ def test_more_neighbours_than_a_class_has_are_said(k: int, classes: int, each: i
 
 def test_a_run_says_it_of_the_images_that_evaluation_uses() -> None:
     config = tiny("fedsimclr")
-    federation = deal(config)
+    federation = load_federation(config)
     assert not [note for note in texts(image_notes(config, federation)) if "knn" in note]
     train = federation.dataset.train
     relabelled = replace(

@@ -113,7 +113,7 @@ def added(**protocols: Protocol[Block]) -> Iterator[None]:
 
 
 def test_protocols_of_others_have_outcomes_where_the_score_is_their_mean() -> None:
-    """Whoever classifies by ``classified`` need not know of outcomes; who returns something else has none."""
+    """A protocol that calls ``classified`` need not know of outcomes; one that returns something else has none."""
 
     def ones(material: Material, config: Block) -> dict[str, float]:
         def answer(split: Split) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,7 +20,7 @@ from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.evaluation import Split, by_client
 from rayfed_ssl.evaluation.material import Material
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.records.figures import client_matrix, label_histogram
@@ -112,7 +112,7 @@ def test_clients_with_few_own_images_are_counted_and_named(tmp_path: Path) -> No
             pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "images" / place / f"{k}.png")
     chosen = config(tmp_path / "images")
-    (found,) = [note for note in image_notes(chosen, deal(chosen)) if "have fewer than" in note.text]
+    (found,) = [note for note in image_notes(chosen, load_federation(chosen)) if "have fewer than" in note.text]
     assert found.text == (
         "1 of 2 clients with own test images have fewer than 5 (client 0 (x): 4): a mean over clients (own_..) counts "
         "each as much as any other"
@@ -134,17 +134,17 @@ def test_clients_with_own_images_of_one_class_are_counted(tmp_path: Path) -> Non
     )
     several = {"evaluation__metrics": ["accuracy", "balanced_accuracy", "auc"], "train__rounds": 1}
     chosen = config(tmp_path / "images", **several)
-    assert line in texts(image_notes(chosen, deal(chosen)))
+    assert line in texts(image_notes(chosen, load_federation(chosen)))
     summary = run_locally(chosen, tmp_path / "run")
     assert list(summary["accuracy"]["own_knn"]) == ["0", "1"]
     assert list(summary["accuracy"]["own_knn_balanced_accuracy"]) == ["0"]
     plain = config(tmp_path / "images")
-    assert not [note for note in texts(image_notes(plain, deal(plain))) if "of one class alone" in note]
+    assert not [note for note in texts(image_notes(plain, load_federation(plain))) if "of one class alone" in note]
 
 
 def by_hand(settings: RunConfig, encoder: Any, client: int) -> float:
     """The nearest-neighbour accuracy on one client's own test images, nothing else extracted."""
-    federation = deal(settings)
+    federation = load_federation(settings)
     context = ProcessContext(settings, federation)
     network = context.network("small_cnn_bn")
     network.encoder.load_state_dict(encoder.state_dict())
@@ -212,7 +212,8 @@ def test_a_run_begun_without_names_goes_on_with_them(images: Path, tmp_path: Pat
 def test_a_runs_partition_hands_names_on(run: tuple[str, Path], images: Path) -> None:
     path = str(run[1] / "partition.parquet")
     again, first = (
-        deal(config(images, data__partition=p)) for p in ({"name": "file", "path": path}, {"name": "natural"})
+        load_federation(config(images, data__partition=p))
+        for p in ({"name": "file", "path": path}, {"name": "natural"})
     )
     assert again.names == NAMES
     assert [shard["train"].tolist() for shard in again.shards] == [shard["train"].tolist() for shard in first.shards]
@@ -225,8 +226,8 @@ def test_clients_without_names_have_none(images: Path, tmp_path: Path) -> None:
     assert "own_knn" not in summary["accuracy"]
     for table in ("metrics.parquet", "communication.parquet", "partition.parquet"):
         assert "client_name" not in pq.read_table(tmp_path / "run" / table).column_names
-    assert deal(settings).called(1) == "client 1"
-    assert deal(config(images)).called(2) == "client 2 (ward 7)"
+    assert load_federation(settings).called(1) == "client 1"
+    assert load_federation(config(images)).called(2) == "client 2 (ward 7)"
 
 
 def test_figures_show_names_as_they_are() -> None:

@@ -16,7 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Material, Protocol, Split, pixels
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.measured_rows import train_rows
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.simulation.evaluation_file import added
@@ -59,7 +59,7 @@ def test_a_large_image_has_no_more_dimensions_than_a_small_one() -> None:
 
 def truth(config: RunConfig) -> tuple[np.ndarray, ...]:
     """Flattened pixels in [0, 1] and labels to train on, and to test on; larger images averaged by a loop."""
-    federation = deal(config)
+    federation = load_federation(config)
     rows, _ = train_rows(federation, config)
     found = []
     for part, chosen in ((federation.dataset.train, rows), (federation.dataset.test, slice(None))):
@@ -74,7 +74,7 @@ def test_knn_of_pixels_is_the_loops_and_scikit_learns(size: int) -> None:
         "fedsimclr", data__image_size=size, evaluation__knn={"k": 7, "temperature": 0.5},
         evaluation__metrics=["accuracy", "balanced_accuracy", "auc"], evaluation__train_images=120,
     )  # fmt: skip
-    found = ProcessContext(config, deal(config)).evaluate_pixels()
+    found = ProcessContext(config, load_federation(config)).evaluate_pixels()
     x, y, seen, labels = truth(config)
     assert len(x) == 120
     assert found["knn"] == pytest.approx(loop_accuracy(x, y, seen, labels, 7, 0.5), abs=1e-12)
@@ -88,7 +88,7 @@ def test_knn_of_pixels_is_the_loops_and_scikit_learns(size: int) -> None:
 
 def test_linear_of_pixels_is_near_scikit_learns_logistic_regression() -> None:
     config = tiny("fedsimclr", evaluation__protocols=["linear"], data__limit=1000, data__test_limit=400)
-    found = ProcessContext(config, deal(config)).evaluate_pixels()
+    found = ProcessContext(config, load_federation(config)).evaluate_pixels()
     x, y, seen, labels = truth(config)
     scale = x.std(0) + (x.std(0) == 0)
     model = LogisticRegression(max_iter=2000).fit((x - x.mean(0)) / scale, y)
@@ -121,7 +121,7 @@ def test_pixels_that_a_plane_separates_are_separated() -> None:
 
 def test_clusters_of_pixels_know_something_of_classes() -> None:
     config = tiny("fedsimclr", evaluation__protocols=["cluster"])
-    found = ProcessContext(config, deal(config)).evaluate_pixels()
+    found = ProcessContext(config, load_federation(config)).evaluate_pixels()
     assert set(found) == {"cluster_nmi", "cluster_ari"}
     labels = truth(config)[3]
     guessed = normalized_mutual_info_score(labels, np.random.default_rng(0).permutation(labels))
@@ -131,7 +131,7 @@ def test_clusters_of_pixels_know_something_of_classes() -> None:
 def test_fewshot_of_small_images_reads_bytes_as_it_always_did() -> None:
     """Of values divided by 255 the last bits, and with them single answers, may differ."""
     config = tiny("fedsimclr", evaluation__protocols=["fewshot"])
-    context = ProcessContext(config, deal(config))
+    context = ProcessContext(config, load_federation(config))
     assert context.material(None).train.features.dtype == torch.uint8
     row = PROTOCOLS["fewshot"]
     assert isinstance(row, Protocol)
@@ -146,7 +146,7 @@ def test_protocols_that_need_an_encoder_leave_pixels_alone(tmp_path: Path) -> No
     assert run_locally(alone, tmp_path / "run")["pixels"] == {}
 
 
-def test_somebody_elses_protocol_says_itself_whether_it_reads_pixels(
+def test_a_third_party_protocol_declares_whether_it_reads_pixels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that says nothing works as before; one that reads them is measured on them, and never remembered."""
@@ -158,7 +158,7 @@ def test_somebody_elses_protocol_says_itself_whether_it_reads_pixels(
         return {"theirs": float(material.train.features.float().mean()), "features/theirs": 1.0}
 
     config = tiny("fedsimclr", evaluation__protocols=["knn"])
-    federation = deal(config)
+    federation = load_federation(config)
     for read, known in ((None, {"knn"}), (pixels.shares, {"knn", "theirs"})):
         rows: Mapping[str, Protocol[Any]] = {
             **config.evaluation.rows, "theirs": Protocol(Block, measure, lambda settings: ("theirs",), pixels=read),

@@ -16,8 +16,8 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.pixel_digests import kept_digests, pixel_digests
 from rayfed_ssl.exporting.card import card
 from rayfed_ssl.exporting.encoders import run_encoder
-from rayfed_ssl.federated.federation import deal
-from rayfed_ssl.records.trained import read_trained
+from rayfed_ssl.federated.federation import load_federation
+from rayfed_ssl.records.trained_image_digests import read_trained
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import run_locally
 from tests.tiny import tiny
@@ -43,7 +43,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 def other_images(root: Path, seen: int) -> Path:
     """Twelve test images: ``seen`` that clients held, two that were held out, and new ones."""
-    federation = deal(config())
+    federation = load_federation(config())
     assert federation.held_out is not None
     held = np.concatenate([shard["train"] for shard in federation.shards])
     pixels = federation.dataset.train.pixels
@@ -105,7 +105,7 @@ def test_a_run_that_kept_no_digests_says_so(run: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_of_the_clients_images_alone(run: Path) -> None:
-    federation = deal(config())
+    federation = load_federation(config())
     held = np.concatenate([shard["train"] for shard in federation.shards])
     expected = {int(one) for one in pixel_digests(federation.dataset.train.pixels[held])}
     found = read_trained(run)

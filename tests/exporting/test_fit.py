@@ -19,7 +19,7 @@ from rayfed_ssl.exporting.embed import embed
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.exporting.folder import export
 from rayfed_ssl.models.transform import Transform
-from rayfed_ssl.settings.located import located
+from rayfed_ssl.settings.data_argument import parse_data_argument
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from tests.tiny import run_locally, tiny
 
@@ -122,11 +122,11 @@ def test_other_images_are_evaluated_as_those_squares(strips: tuple[str, Path, Pa
     shutil.copytree(root, tmp_path / "moved")
     own = json.loads((run / "environment.json").read_text())["images"]
     moved = str(tmp_path / "moved")
-    found = reevaluate(run, ["knn"], data=located(moved))["other data"][f"imagefolder:{moved}"]
+    found = reevaluate(run, ["knn"], data=parse_data_argument(moved))["other data"][f"imagefolder:{moved}"]
     assert found["images"]["digest"] == own
     assert found["images"]["source"] == {"name": "imagefolder", "path": moved}
     block = f"{{name: imagefolder, path: '{moved}', fit: crop}}"
-    other = reevaluate(run, ["knn"], data=located(block))["other data"][f"imagefolder:{moved}"]
+    other = reevaluate(run, ["knn"], data=parse_data_argument(block))["other data"][f"imagefolder:{moved}"]
     assert other["images"]["digest"] != own
     assert other["images"]["source"] == {"name": "imagefolder", "path": moved, "fit": "crop"}
 

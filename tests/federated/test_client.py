@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rayfed_ssl.federated.client import EncoderClient, descend
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
@@ -20,7 +20,7 @@ from tests.tiny import tiny
 def client_of(operation: str = "train", round: int = 1, **changes: Any) -> EncoderClient[Any]:
     """Client 1 of a tiny FedSimCLR."""
     config = tiny("fedsimclr", **changes)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     client = worker.method.client(worker, 1, round, operation, {})
     client.load(worker.initial("small_cnn_bn"))
     return client

@@ -93,9 +93,9 @@ def test_a_client_that_left_between_two_exchanges_is_gone(tmp_path: Path) -> Non
     clock = clock_of(five(tmp_path, system__availability={"name": "trace", "path": str(tmp_path / "trace.csv")}))
     asked = clock.select(1, 5)
     assert exchange(clock, asked) == (pytest.approx(42), {A, B, C, D, E})
-    assert clock.fates["gone"] == 0
+    assert clock.reply_counts["gone"] == 0
     assert exchange(clock, asked) == (pytest.approx(42), {A, B, C, E})
-    assert clock.fates["gone"] == 1
+    assert clock.reply_counts["gone"] == 1
 
 
 def test_over_selection_waits_for_all_of_a_part_of_the_round(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_client_that_drops_out_does_not_reply_whether_or_not_times_are_predict
         dropping = set(clock.dropping)
         under_way = clock.begin("train", (A, B, D), True, lambda client: clock.hear(client, "down", 10**6))
         assert set(under_way.replying) == {A, B, D} - dropping
-        assert clock.fates["dropped_out"] == len({A, B, D} & dropping)
+        assert clock.reply_counts["dropped_out"] == len({A, B, D} & dropping)
         clock.end(under_way)
         assert not clock.sent, "what was on its way to lost clients is not counted again"
         fates.append(bool({A, B, D} & dropping))
@@ -200,7 +200,7 @@ def test_nobody_there_is_a_round_that_comes_to_nothing(tmp_path: Path) -> None:
     clock = clock_of(five(tmp_path, system__availability=trace))
     with pytest.raises(RoundVoid, match="nobody can be reached"):
         clock.select(1, 5)
-    assert clock.now == 50  # it waited for somebody to come
+    assert clock.now == 50  # it waited for a client to come
     assert len(clock.select(2, 5)) == 5
     clock.now = 70.0
     with pytest.raises(RoundVoid):

@@ -14,7 +14,7 @@ import torch
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated import device_images
 from rayfed_ssl.federated.device_images import DeviceImages
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.simulation.local import LocalCohort
 from tests.tiny import tiny
@@ -75,7 +75,7 @@ def test_where_the_copy_does_not_fit_after_all_no_other_is_tried(monkeypatch: py
 @pytest.mark.parametrize("method", ["fedsimclr", "flesd", "fedlinked"])
 def test_training_from_what_stays_there_gives_the_same_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def trained(config: RunConfig, room: float) -> tuple[list[np.ndarray], DeviceImages]:
-        federation = deal(config)
+        federation = load_federation(config)
         monkeypatch.setattr(device_images, "cap", lambda device: room / device_images.MEMORY_SHARE)
         context = LocalCohort(config, federation, Ledger()).worker
         if federation.public is not None:
@@ -99,7 +99,7 @@ def test_training_from_what_stays_there_gives_the_same_bits(method: str, monkeyp
 
 def test_what_is_made_for_one_operation_does_not_stay() -> None:
     config = tiny("fedsimclr")
-    context = LocalCohort(config, deal(config), Ledger()).worker
+    context = LocalCohort(config, load_federation(config), Ledger()).worker
     context.on_device = DeviceImages(CPU, room=1e9)
     train = context.federation.dataset.train.pixels
     rows = np.array([3, 1])

@@ -34,7 +34,9 @@ def test_log_normal_draws_have_their_median_and_spread_and_an_address() -> None:
     assert np.median(logs) == pytest.approx(math.log(0.02), abs=0.02)
     assert logs.std() == pytest.approx(0.5, abs=0.02)
     few = make_devices(system, 7, 10)
-    np.testing.assert_array_equal(few.seconds_per_image, many.seconds_per_image[:10])  # whoever else takes part
+    np.testing.assert_array_equal(
+        few.seconds_per_image, many.seconds_per_image[:10]
+    )  # whichever other clients take part
     assert abs(np.corrcoef(logs, np.log(many.latency))[0, 1]) < 0.03  # an address for each quantity
     assert (make_devices(system, 8, 10).seconds_per_image != few.seconds_per_image).all()
 

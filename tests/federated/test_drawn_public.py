@@ -12,7 +12,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.sources import SourceConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings.files import ConfigError
 
 
@@ -28,12 +28,12 @@ def config_of(seed: int = 0, **public: Any) -> RunConfig:
 
 def test_a_sample_of_the_public_images_is_drawn_with_the_runs_seed() -> None:
     whole = sources.load(SourceConfig(name="digits", image_size=8)).train
-    everything = deal(config_of()).public
+    everything = load_federation(config_of()).public
     assert everything is not None
     np.testing.assert_array_equal(everything.pixels, whole.pixels)
     rows = []
     for seed in (0, 0, 1):
-        drawn = deal(config_of(seed, sample=200)).public
+        drawn = load_federation(config_of(seed, sample=200)).public
         assert drawn is not None
         assert len(drawn) == len(drawn.pixels) == 200
         flat = [image.tobytes() for image in whole.pixels]
@@ -48,7 +48,7 @@ def test_a_sample_of_the_public_images_is_drawn_with_the_runs_seed() -> None:
 
 def test_a_sample_larger_than_its_source_and_one_of_nothing_are_refused() -> None:
     with pytest.raises(UserError, match=r"data\.public\.sample: found 5000; data\.public\.images holds 1438; allowed"):
-        deal(config_of(sample=5000))
+        load_federation(config_of(sample=5000))
     with pytest.raises(ConfigError, match=r"data\.public\.sample: found 5; it is a sample of data\.public\.images"):
         config_of(source="share", images=None, sample=5)
     with pytest.raises(ConfigError, match=r"data\.public\.sample: found 0"):

@@ -14,8 +14,17 @@ from safetensors.numpy import load_file
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.fedbuff import Contribution, FedBuff, Flight, Slots, Trip, staleness_weight, stepped, waves
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.fedbuff import (
+    Arrival,
+    Attempt,
+    Contribution,
+    FedBuff,
+    Slots,
+    staleness_weight,
+    stepped,
+    waves,
+)
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import fedavg
@@ -43,10 +52,10 @@ def play(arrivals: int) -> list[tuple[float, int, int]]:
     """The arrivals of the example, the version being raised after every second one."""
     slots, now, seen = Slots([A, B, C, D, E], 3), 0.0, []
     while len(seen) < arrivals:
-        slots.start(now, [True] * 5, lambda client, visit: Trip(SECONDS[client], lost=False))
-        flight = slots.land()
-        now = flight.time
-        seen.append((now, flight.client, slots.version - flight.version))
+        slots.start(now, [True] * 5, lambda client, visit: Attempt(SECONDS[client], lost=False))
+        arrival = slots.pop_next_arrival()
+        now = arrival.time
+        seen.append((now, arrival.client, slots.version - arrival.version))
         if len(seen) % 2 == 0:
             slots.update()
     return seen
@@ -132,30 +141,30 @@ def test_fresh_replies_give_their_mean_to_the_bit() -> None:
 
 def test_what_arrives_at_one_instant_is_taken_before_anybody_starts() -> None:
     slots = Slots([2, 0, 1], 3)
-    slots.start(0.0, [True] * 3, lambda client, visit: Trip(5.0, lost=False))
-    assert slots.land().client == 0
-    slots.start(5.0, [True] * 3, lambda client, visit: Trip(0.5, lost=False))
-    assert [slots.land()[:3] for _ in range(2)] == [(5.0, 1, 0), (5.0, 2, 0)]
+    slots.start(0.0, [True] * 3, lambda client, visit: Attempt(5.0, lost=False))
+    assert slots.pop_next_arrival().client == 0
+    slots.start(5.0, [True] * 3, lambda client, visit: Attempt(0.5, lost=False))
+    assert [slots.pop_next_arrival()[:3] for _ in range(2)] == [(5.0, 1, 0), (5.0, 2, 0)]
     slots.update()
-    slots.start(5.0, [True] * 3, lambda client, visit: Trip(5.0, lost=False))
-    assert [slots.land()[:3] for _ in range(3)] == [(10.0, 0, 1), (10.0, 1, 1), (10.0, 2, 1)]
+    slots.start(5.0, [True] * 3, lambda client, visit: Attempt(5.0, lost=False))
+    assert [slots.pop_next_arrival()[:3] for _ in range(3)] == [(10.0, 0, 1), (10.0, 1, 1), (10.0, 2, 1)]
 
 
 def test_who_cannot_be_reached_keeps_its_place_in_the_queue() -> None:
     slots = Slots([0, 1, 2, 3], 2)
-    slots.start(0.0, [False, True, False, True], lambda client, visit: Trip(1.0 + client, lost=False))
-    assert [flight.client for flight in sorted(slots.flights)] == [1, 3]
+    slots.start(0.0, [False, True, False, True], lambda client, visit: Attempt(1.0 + client, lost=False))
+    assert [arrival.client for arrival in sorted(slots.arrivals)] == [1, 3]
     assert list(slots.idle) == [0, 2]
     again = Slots([0, 1, 2, 3], 2)
     again.restore(slots.state)
     assert again.state == slots.state
-    assert again.land() == slots.land()
+    assert again.pop_next_arrival() == slots.pop_next_arrival()
 
 
 def test_a_client_that_replies_twice_is_run_in_two_waves() -> None:
-    flights = [Flight(float(i), client, 0, 0, False) for i, client in enumerate([2, 1, 2, 3, 2, 1])]
-    assert [list(group) for group in waves(flights)] == [[1, 2, 3], [1, 2], [2]]
-    assert waves(flights)[2][2].time == 4.0
+    arrivals = [Arrival(float(i), client, 0, 0, False) for i, client in enumerate([2, 1, 2, 3, 2, 1])]
+    assert [list(group) for group in waves(arrivals)] == [[1, 2, 3], [1, 2], [2]]
+    assert waves(arrivals)[2][2].time == 4.0
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------
@@ -200,7 +209,7 @@ def test_one_at_work_and_one_reply_is_sequential_training(tmp_path: Path) -> Non
     """Each client in turn from the model of the one before, by the synchronous verbs; nothing is ever stale."""
     config = buffered("fedsimclr", server__buffer=1, server__concurrency=1, train__rounds=6)
     run_locally(config, tmp_path / "run")
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = LocalCohort(config, federation, Ledger())
     server = fedavg.Server(Setup(config, federation, cohort.worker.initial))
     server.start(cohort)
@@ -219,7 +228,7 @@ def test_stale_replies_are_differences_to_what_they_started_from(tmp_path: Path)
     config = buffered("fedsimclr", clients__count=2, server__buffer=1, train__rounds=3,
                       system={"devices": str(tmp_path / "d.parquet")})  # fmt: skip
     run_locally(config, tmp_path / "run")
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = LocalCohort(config, federation, Ledger())
     start = cohort.worker.initial(config.clients.encoder(0))
 
@@ -254,21 +263,21 @@ def test_who_drops_out_is_given_up_at_the_deadline_at_the_latest(
 ) -> None:
     """Trips of 10 and of 100 seconds, a deadline of 20: whether or not a client drops out, its slot is free by then."""
     pq.write_table(pa.table({"client": range(4), "latency_s": [10.0, 100.0, 10.0, 100.0]}), tmp_path / "d.parquet")
-    found: dict[bool, dict[int, Trip]] = {}
+    found: dict[bool, dict[int, Attempt]] = {}
     for drops in (False, True):
         system = {"devices": str(tmp_path / "d.parquet"), "deadline_s": 20.0, "drop_out": 0.5}
         config = buffered(system=system)
-        parts = rehearse(config, deal(config))[0]
+        parts = rehearse(config, load_federation(config))[0]
         assert parts.clock is not None
         schedule = FedBuff(parts.server, parts.clock)
         monkeypatch.setattr(FedBuff, "drops_out", lambda self, client, visit, drops=drops: drops)
         ledger = Ledger()
-        cohort = LocalCohort(config, deal(config), ledger)
+        cohort = LocalCohort(config, load_federation(config), ledger)
         cohort.attach({}, parts.clock)
         cohort.begin_round(1, ())
         found[drops] = {client: schedule.begin(cohort, client, 0) for client in range(4)}
-    assert found[False] == {c: Trip(20.0, lost=True) if c % 2 else Trip(10.0, lost=False) for c in range(4)}
-    assert found[True] == {c: Trip(20.0 if c % 2 else 10.0, lost=True) for c in range(4)}
+    assert found[False] == {c: Attempt(20.0, lost=True) if c % 2 else Attempt(10.0, lost=False) for c in range(4)}
+    assert found[True] == {c: Attempt(20.0 if c % 2 else 10.0, lost=True) for c in range(4)}
 
 
 def test_stale_replies_count_less_and_very_stale_ones_not(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.corruptions import rotation
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.federated.federation import Federation, deal, require_public
+from rayfed_ssl.federated.federation import Federation, load_federation, require_public
 from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.tables import write_partition
@@ -33,8 +33,10 @@ def run(tmp_path: Path, changes: dict[str, object] | None = None) -> RunConfig:
     return build(document, changes or {}, origin="a test")
 
 
-def dealt(tmp_path: Path, **changes) -> Federation:
-    return deal(run(tmp_path, {key.replace("__", "."): value for key, value in changes.items()}), tmp_path / "cache")
+def loaded(tmp_path: Path, **changes) -> Federation:
+    return load_federation(
+        run(tmp_path, {key.replace("__", "."): value for key, value in changes.items()}), tmp_path / "cache"
+    )
 
 
 def held(federation: Federation) -> list[list[int]]:
@@ -63,7 +65,7 @@ def of_folders(tmp_path: Path, **changes) -> Federation:
             "clients": {"count": 2},
         }
     )
-    return deal(config, tmp_path / "cache")
+    return load_federation(config, tmp_path / "cache")
 
 
 @pytest.mark.parametrize("name", ["folders", "natural"])
@@ -84,49 +86,49 @@ def test_other_partitions_of_the_same_folders_have_neither(tmp_path):
 
 def test_the_splits_own_seed_lets_runs_differ_on_one_split(tmp_path):
     public = {"data__public": {"source": "share", "share": 0.2}}
-    first = dealt(tmp_path, seed=1, data__partition__seed=7, **public)
-    second = dealt(tmp_path, seed=2, data__partition__seed=7, **public)
-    as_before = dealt(tmp_path, seed=7, **public)
+    first = loaded(tmp_path, seed=1, data__partition__seed=7, **public)
+    second = loaded(tmp_path, seed=2, data__partition__seed=7, **public)
+    as_before = loaded(tmp_path, seed=7, **public)
     assert held(first) == held(second) == held(as_before)
     assert np.array_equal(first.public_indices, second.public_indices)
-    assert held(first) != held(dealt(tmp_path, seed=1, **public))
+    assert held(first) != held(loaded(tmp_path, seed=1, **public))
 
 
 def test_tasks_follow_the_splits_seed_too(tmp_path):
     tasks = {"data__tasks": [[0, 1], [2, 3], [4, 5]], "data__public": {"source": "share", "share": 0.2}}
-    first = dealt(tmp_path, seed=1, data__partition__seed=7, **tasks)
-    assert held(first) == held(dealt(tmp_path, seed=7, **tasks)) != held(dealt(tmp_path, seed=1, **tasks))
+    first = loaded(tmp_path, seed=1, data__partition__seed=7, **tasks)
+    assert held(first) == held(loaded(tmp_path, seed=7, **tasks)) != held(loaded(tmp_path, seed=1, **tasks))
     assert first.names == ("client 0", "client 1", "client 2")
 
 
 def test_a_runs_partition_is_taken_over_with_its_public_images(tmp_path):
     public = {"data__public": {"source": "share", "share": 0.25}}
-    first = dealt(tmp_path, seed=1, **public)
+    first = loaded(tmp_path, seed=1, **public)
     labels = first.dataset.train.labels
     indices = first.public_indices
     write_partition(
         tmp_path, dict(enumerate(first.shards)), labels=labels, public=indices, public_labels=labels[indices]
     )
     path = str(tmp_path / "partition.parquet")
-    second = dealt(tmp_path, seed=2, data__partition={"name": "file", "path": path}, **public)
+    second = loaded(tmp_path, seed=2, data__partition={"name": "file", "path": path}, **public)
     assert held(second) == held(first)
     assert np.array_equal(second.public_indices, indices)
     with pytest.raises(UserError, match=r"data\.partition\.path: .*index \d+, but there are 60 training images"):
-        dealt(tmp_path, data__limit=60, data__partition={"name": "file", "path": path})
+        loaded(tmp_path, data__limit=60, data__partition={"name": "file", "path": path})
     with pytest.raises(UserError, match=r"names 120 of 200 training images"):
-        dealt(tmp_path, data__limit=200, data__partition={"name": "file", "path": path})
+        loaded(tmp_path, data__limit=200, data__partition={"name": "file", "path": path})
 
 
 def test_a_file_of_lists(tmp_path):
     lists = [list(range(0, 120, 3)), list(range(1, 120, 3)), list(range(2, 120, 3))]
     path = tmp_path / "lists.json"
     path.write_text(json.dumps(lists))
-    assert held(dealt(tmp_path, data__partition={"name": "file", "path": str(path)})) == lists
+    assert held(loaded(tmp_path, data__partition={"name": "file", "path": str(path)})) == lists
 
 
 def test_feature_skew_reaches_what_clients_train_on(tmp_path):
     skew = {"name": "feature_skew", "corruptions": ["none", "rotation"], "severity": 4}
-    plain, skewed = dealt(tmp_path), dealt(tmp_path, data__partition=skew)
+    plain, skewed = loaded(tmp_path), loaded(tmp_path, data__partition=skew)
     assert held(plain) == held(skewed)  # the split itself is the iid one
     for client, turned in ((0, False), (1, True), (2, False)):
         row = skewed.shards[client]["train"][0]
@@ -138,7 +140,7 @@ def test_feature_skew_reaches_what_clients_train_on(tmp_path):
 
 def test_public_images_take_the_runs_channels(tmp_path):
     public = {"source": "source", "images": {"name": "digits", "image_size": 8}}
-    federation = dealt(tmp_path, data__channels=1, data__public=public)
+    federation = loaded(tmp_path, data__channels=1, data__public=public)
     assert federation.dataset.train.pixels.shape[1:] == federation.public.pixels.shape[1:] == (8, 8, 1)
 
 
@@ -149,7 +151,7 @@ def test_public_images_in_folders_need_neither_classes_nor_test_images(tmp_path)
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(file)
     images = {"name": "imagefolder", "path": str(tmp_path / "scans"), "image_size": 8}
-    federation = dealt(tmp_path, data__image_size=8, data__public={"source": "source", "images": images})
+    federation = loaded(tmp_path, data__image_size=8, data__public={"source": "source", "images": images})
     assert np.array_equal(federation.public.pixels, pixels)
 
 
@@ -164,7 +166,7 @@ def test_a_share_cannot_be_taken_out_of_natural_clients(tmp_path):
 def test_public_images_of_client_0_are_as_client_0_has_them(tmp_path):
     changes = {"method": {"name": "flesd"}, "data.partition": {"name": "feature_skew", "corruptions": ["rotation"]}}
     config = run(tmp_path, changes | {"data.public": {"source": "client 0"}})
-    federation, plain = deal(config, tmp_path / "cache"), dealt(tmp_path)
+    federation, plain = load_federation(config, tmp_path / "cache"), loaded(tmp_path)
     row = federation.public_indices[0]
     expected = rotation(plain.dataset.train.pixels[row], 3, np.random.default_rng())
     assert np.array_equal(federation.public.pixels[0], expected)
@@ -188,7 +190,7 @@ def test_public_images_of_client_0_are_as_client_0_has_them(tmp_path):
 def test_a_class_that_makes_guessing_more_than_ten_points_better_than_chance_is_noted(
     labels: list[int], share: str | None, tmp_path: Path
 ) -> None:
-    federation = dealt(tmp_path)
+    federation = loaded(tmp_path)
     test = replace(federation.dataset.test, labels=np.array(labels))
     said = texts(replace(federation, dataset=replace(federation.dataset, test=test)).notes())
     notes = [note for note in said if "fewer than" not in note and "no test image" not in note]
@@ -204,7 +206,7 @@ def test_classes_of_almost_one_name_are_named(tmp_path: Path) -> None:
 
 
 def test_balanced_accuracy_is_advised_only_where_it_is_not_chosen(tmp_path: Path) -> None:
-    federation = dealt(tmp_path)
+    federation = loaded(tmp_path)
     test = replace(federation.dataset.test, labels=np.array([0] * 17 + [1, 2, 2]))
     federation = replace(federation, dataset=replace(federation.dataset, test=test))
     for metrics in (["accuracy"], ["accuracy", "auc"], ["accuracy", "balanced_accuracy"]):
@@ -215,7 +217,7 @@ def test_balanced_accuracy_is_advised_only_where_it_is_not_chosen(tmp_path: Path
 
 
 def test_too_few_public_images_are_one_line_that_says_how_many_and_for_whom(tmp_path: Path) -> None:
-    some = dealt(tmp_path, data__public__source="share", data__public__share=0.1)
+    some = loaded(tmp_path, data__public__source="share", data__public__share=0.1)
     count = len(some.public_images)
     assert count == len(some.public_images.pixels) > 2
     require_public(some, count, "somebody")
@@ -225,7 +227,7 @@ def test_too_few_public_images_are_one_line_that_says_how_many_and_for_whom(tmp_
         f"data.public: found {count} public images; method.subset=99 needs at least {count + 1} (more of them, or a "
         "smaller subset)"
     )
-    none = dealt(tmp_path)
+    none = loaded(tmp_path)
     with pytest.raises(
         UserError, match=r"^data\.public: found 0 public images; feddf needs at least 2 \(more of them\)$"
     ):
@@ -239,7 +241,7 @@ def test_every_method_on_public_images_refuses_to_do_without(method: str) -> Non
     config = tiny(method)
     check = METHODS[method].check_federation
     assert check is not None
-    check(config, federation := deal(config))
+    check(config, federation := load_federation(config))
     with pytest.raises(UserError, match=r"^data\.public: found 0 public images; .* needs at least \d+ \(more of them"):
         check(config, replace(federation, public=None))
 
@@ -263,7 +265,7 @@ def uneven(folder: Path, sizes: list[int], **public: object) -> Federation:
     path, ends = folder / "uneven.json", np.cumsum([0, *sizes]).tolist()
     path.write_text(json.dumps([list(range(*ends[at : at + 2])) for at in range(len(sizes))]))
     partition = {"name": "file", "path": str(path), "min_size": 4}
-    return dealt(
+    return loaded(
         folder, clients__count=len(sizes), data__partition=partition, data__public=public or {"source": "none"}
     )
 
@@ -274,18 +276,18 @@ def test_clients_left_out_of_a_run_are_left_out_where_its_partition_is_read(tmp_
     first = uneven(tmp_path, [3, 60, 54, 3], **share)
     assert [len(mine) > 0 for mine in held(first)] == [False, True, True, False]
     kept = {"name": "file", "path": written(tmp_path, first), "partial": True, "min_size": 1}
-    second = dealt(tmp_path, seed=9, clients__count=4, data__partition=kept, data__public=share)
+    second = loaded(tmp_path, seed=9, clients__count=4, data__partition=kept, data__public=share)
     assert held(second) == held(first)
     assert np.array_equal(second.public_indices, first.public_indices)
 
 
 def test_what_client_0_gave_away_is_its_own_where_the_partition_is_read(tmp_path):
     public = {"source": "client 0"}
-    first = dealt(tmp_path, method__name="flesd", data__public=public)
+    first = loaded(tmp_path, method__name="flesd", data__public=public)
     assert first.given_away
     kept = {"name": "file", "path": written(tmp_path, first)}
-    plain = dealt(tmp_path, seed=9, data__partition=kept)
+    plain = loaded(tmp_path, seed=9, data__partition=kept)
     assert held(plain) == [first.public_indices.tolist(), *held(first)[1:]]
-    again = dealt(tmp_path, seed=9, method__name="flesd", data__partition=kept, data__public=public)
+    again = loaded(tmp_path, seed=9, method__name="flesd", data__partition=kept, data__public=public)
     assert held(again) == held(first)
     assert np.array_equal(again.public_indices, first.public_indices)

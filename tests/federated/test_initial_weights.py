@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load
 from rayfed_ssl.federated import initial_weights as initial_values
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.models import build_network, load_exported
@@ -34,7 +34,7 @@ NAME = "small_cnn_bn"
 
 def initial(**changes: object) -> InitialWeights:
     config = tiny("local", **changes)
-    return InitialWeights(config, deal(config))
+    return InitialWeights(config, load_federation(config))
 
 
 def test_common_values_are_everybodys_and_own_values_are_each_clients() -> None:
@@ -54,7 +54,7 @@ def test_clients_alone_begin_with_their_own_values_and_are_evaluated_with_them(t
         config = tiny("local", model__initial=kind, train__rounds=1, train__optimizer__lr=1e-12)
         run_locally(config, tmp_path / kind)
         results[kind] = measured(tmp_path / kind)
-        build = InitialWeights(config, deal(config))
+        build = InitialWeights(config, load_federation(config))
         for client in range(4):
             weights = load_file(tmp_path / kind / "encoder" / f"client-{client:05d}.safetensors")["features.0.weight"]
             drawn = torch.from_numpy(build(NAME, None, client).vector[: weights.numel()]).view(weights.shape)
@@ -66,7 +66,7 @@ def test_clients_alone_begin_with_their_own_values_and_are_evaluated_with_them(t
 
 def test_a_process_measures_each_clients_own_beginning() -> None:
     config = tiny("local", model__initial="own")
-    context = ProcessContext(config, deal(config))
+    context = ProcessContext(config, load_federation(config))
     for client in (0, 2):
         expected = context.evaluate(NAME, context.initial(NAME, client=client))
         assert context.evaluate(NAME, None, client=client) == expected
@@ -200,7 +200,7 @@ def test_only_the_encoder_is_loaded(earlier: Path) -> None:
 def test_clients_go_on_from_their_own_encoders(tmp_path: Path) -> None:
     run_locally(tiny("local", seed=5), tmp_path / "first")
     own = tiny("local", model__start=str(tmp_path / "first"), model__initial="own")
-    build = InitialWeights(own, deal(own))
+    build = InitialWeights(own, load_federation(own))
     for client in range(4):
         network = build.network(NAME)
         count = sum(p.numel() for p in network.encoder.parameters())
@@ -210,7 +210,7 @@ def test_clients_go_on_from_their_own_encoders(tmp_path: Path) -> None:
     assert len(build.notes()) == 4
     common = own.model_copy(update={"model": own.model.model_copy(update={"initial": "common"})})
     with pytest.raises(UserError, match=r"has 4 encoders 'small_cnn_bn'; name one of its files"):
-        InitialWeights(common, deal(common)).notes()
+        InitialWeights(common, load_federation(common)).notes()
 
 
 def test_a_start_that_does_not_fit_leaves_nothing_behind(earlier: Path, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_the_configuration_that_actors_get_names_the_digest(earlier: Path, tmp_p
     config = with_start(tiny("fedsimclr", model__start=str(path)))
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(UserError, match=r"the file has changed, or this machine has another one"):
-        InitialWeights(config, deal(config))(NAME)
+        InitialWeights(config, load_federation(config))(NAME)
 
 
 def test_a_run_is_evaluated_without_the_file_it_began_with(earlier: Path, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_an_exported_encoder_without_tensors_is_not_evaluated(earlier: Path, tmp
 
 def test_one_channel_images_build_one_channel_networks() -> None:
     config = tiny("fedsimclr")
-    federation = deal(config)
+    federation = load_federation(config)
     grey = replace(federation.dataset.train, pixels=federation.dataset.train.pixels[..., :1])
     federation = replace(federation, dataset=replace(federation.dataset, train=grey))
     network = InitialWeights(config, federation).network(NAME)

@@ -24,7 +24,7 @@ def test_what_is_kept_holds_no_message_and_has_the_same_bits() -> None:
     copy_views(state)
     kept = [bank[3], listed[0], listed[1][0], state["weights"].vector]
     assert not any(np.shares_memory(array, MESSAGE) for array in kept)
-    assert state["bank"] is bank  # in place: whoever holds the bank holds what is in it
+    assert state["bank"] is bank  # in place: every holder of the bank holds what is in it
     assert state["listed"] is listed
     np.testing.assert_array_equal(bank[3], view)
     assert bank[3].strides == (4, 16)  # in the same order, on which sums depend

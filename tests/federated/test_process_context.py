@@ -9,7 +9,7 @@ import torch
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.federated import process_context
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.process_context import ProcessContext, resolve_device
 from tests.evaluation.materials import fewshot_accuracy, knn_accuracy
@@ -19,7 +19,7 @@ from tests.tiny import tiny
 def test_evaluation_has_the_encoder_in_eval_mode() -> None:
     """BatchNorm's running statistics are far from those of any batch, so the mode shows in the features."""
     config = tiny("fedsimclr", evaluation__protocols=["knn", "fewshot"], evaluation__fewshot={"draws": 3})
-    federation = deal(config)
+    federation = load_federation(config)
     context, initial = ProcessContext(config, federation), InitialWeights(config, federation)
     weights = initial("small_cnn_bn")
     vector, draw = weights.vector.copy(), np.random.default_rng(0)
@@ -59,7 +59,7 @@ def test_a_gpu_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_raw_pixels_are_measured_on_the_device_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny("fedsimclr")
-    federation = deal(config)
+    federation = load_federation(config)
     context = ProcessContext(config, federation)
     needed = 4 * (len(federation.dataset.train) + len(federation.dataset.test)) * 8 * 8 * 3
     context.device = torch.device("meta")

@@ -12,7 +12,7 @@ from rayfed_ssl.config import build
 from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.remarks import (
     FEW,
     copied,
@@ -214,6 +214,8 @@ def test_more_images_to_choose_by_than_their_share_are_said(
     data = {"name": "parquet", "path": str(tmp_path / "d"), "image_size": 8}
     columns = {"columns": {"group": "patient"}} if grouped else {}
     document = {"method": {"name": "fedsimclr"}, "data": data | columns, "clients": {"count": 2}}
-    federation = deal(build(document, {"evaluation.select": {"share": 0.1}}, origin="a test"), tmp_path / "cache")
+    federation = load_federation(
+        build(document, {"evaluation.select": {"share": 0.1}}, origin="a test"), tmp_path / "cache"
+    )
     found = [note for note in texts(federation.notes()) if note.startswith("evaluation.select holds out")]
     assert found == [f"evaluation.select {one}, where it has two" for one in line]

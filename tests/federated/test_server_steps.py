@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load
 
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.server_steps import moved, optimised_round
@@ -72,7 +72,7 @@ def test_momentum_is_torchs_sgd_on_the_pseudo_gradient(lr: float, momentum: floa
 
 def served(config: RunConfig, rounds: int = 2) -> list[np.ndarray]:
     """The global model before the first and after each round."""
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
@@ -88,7 +88,7 @@ def served(config: RunConfig, rounds: int = 2) -> list[np.ndarray]:
 def test_a_round_steps_towards_the_mean_and_buffers_are_the_mean() -> None:
     start, mean = served(tiny("fedsimclr", **FAST), rounds=1)
     config = tiny("fedsimclr", server__optimizer={"name": "momentum", "lr": 0.25}, **FAST)
-    count = InitialWeights(config, deal(config))(config.clients.encoder(0)).parameters
+    count = InitialWeights(config, load_federation(config))(config.clients.encoder(0)).parameters
     assert count < len(start)  # BatchNorm's running statistics stand behind the parameters
     _, first = served(config, rounds=1)
     np.testing.assert_allclose(first[:count], start[:count] + 0.25 * (mean - start)[:count], atol=1e-6)

@@ -11,7 +11,7 @@ import torch
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated import steps
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.simulation.worker import Worker
 
@@ -39,7 +39,7 @@ def config(objective: str, optimizer: str, **resources: object) -> RunConfig:
 
 def trained(settings: RunConfig, static: bool) -> tuple[np.ndarray, dict[str, Any], float, Worker]:
     """A client's weights, state and loss after its local epoch."""
-    worker = Worker(settings, deal(settings))
+    worker = Worker(settings, load_federation(settings))
     worker.step_maker.static = static
     weights = worker.initial("small_cnn_bn")
     message = {"weights": weights}
@@ -77,7 +77,7 @@ def test_fixed_memory_gives_the_same_bits(objective: str, optimizer: str, monkey
 
 def test_what_grows_is_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
     settings = config("simclr", "sgd")
-    worker = Worker(settings, deal(settings))
+    worker = Worker(settings, load_federation(settings))
     worker.step_maker.static = True
     network = torch.nn.Linear(2, 1)
     memory = {"queue": torch.zeros(0, 2)}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
@@ -27,7 +27,7 @@ ALONE = {"data__partition__name": "iid", "evaluation__protocols": [], "method__b
 def sized(method: str = "fedsimclr", **changes: object) -> Any:
     """count, epochs, size -> the batches as the server counts them and as a client draws them, which are the same."""
     config = tiny(method, **changes)
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     client = context.method.client(context, 0, 1, "train", {})
 
     def both(count: int, epochs: int | None = None, size: int | None = None) -> Batches:
@@ -52,7 +52,7 @@ def test_batches_are_full_and_short_last_ones_dropped() -> None:
 
 def test_no_epochs_are_none_and_not_the_default() -> None:
     config = tiny("fedsimclr")
-    client = (context := Worker(config, deal(config))).method.client(context, 0, 1, "train", {})
+    client = (context := Worker(config, load_federation(config))).method.client(context, 0, 1, "train", {})
     assert local_batches(config, 40, 0) == Batches(16, 2, 0)
     assert list(client.batches(40, 0)) == []
 
@@ -89,7 +89,7 @@ def test_a_share_is_predicted_too(tmp_path: Path) -> None:
     assert run_locally(config, tmp_path / "timed")["status"] == "complete"
     assert encoders(tmp_path / "timed") == encoders(tmp_path / "plain")
     assert booked(tmp_path / "timed") == []
-    assert {len(shard["train"]) for shard in deal(config).shards} == {40}
+    assert {len(shard["train"]) for shard in load_federation(config).shards} == {40}
     assert forecast(config).steps == 3 * 4 * 3  # rounds, clients, batches
 
 
@@ -97,7 +97,7 @@ def test_steps_of_equalised_clients_are_counted_as_they_are_taken() -> None:
     """FedU2: a client of fewer images has more epochs."""
     config = tiny("fedu2", train__rounds=1, participation__fraction=1.0)
     taken = 0
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     counts = [len(shard["train"]) for shard in context.federation.shards]
     for count in counts:
         batches = max(1, count // 16)

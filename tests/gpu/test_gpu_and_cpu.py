@@ -17,7 +17,7 @@ from torch import Tensor
 from rayfed_ssl.base import linalg
 from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.base.weights import unpack
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.objectives import OBJECTIVES, Memory
 from rayfed_ssl.objectives.base import Batch
@@ -41,7 +41,7 @@ def loss_and_gradient(objective: str, device: str) -> tuple[Tensor, Tensor]:
     """Of one batch of 16 images, with BatchNorm, from the run's first weights."""
     method = "fedavg_supervised" if objective == "supervised" else "fedavg"
     settings = tiny(method, objective__name=objective, resources__device=device)
-    context = ProcessContext(settings, deal(settings))
+    context = ProcessContext(settings, load_federation(settings))
     network, rule = context.network("small_cnn_bn"), context.objective
     unpack(context.initial("small_cnn_bn"), network)
     target = copy.deepcopy(network).requires_grad_(False)
@@ -75,7 +75,7 @@ def test_evaluation() -> None:
     found: dict[str, dict[str, Any]] = {}
     for device in (GPU, "cpu"):
         settings = tiny("fedsimclr", resources__device=device, evaluation__protocols=PROTOCOLS)
-        context = ProcessContext(settings, deal(settings))
+        context = ProcessContext(settings, load_federation(settings))
         found[device] = dict(context.evaluate("small_cnn_bn", context.initial("small_cnn_bn")))
         found[device] |= {f"{tag} of pixels": value for tag, value in context.evaluate_pixels().items()}
     assert found[GPU].keys() == found["cpu"].keys()

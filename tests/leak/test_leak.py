@@ -22,7 +22,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.leak.auc import AucEstimate, null_deviation
 from rayfed_ssl.leak.audit import (
@@ -173,7 +173,7 @@ def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:
     config = tiny("fedsimclr", {**HELD_OUT, "data.partition": skew, "train.rounds": 1})
     worker, _ = replayed(config, run, 1, lambda federation: [])
     audit = Audit(worker, 0, 1, draw_sets(worker.federation, 0, 1000, 0))
-    train, plain = worker.federation.dataset.train, deal(tiny("fedsimclr", HELD_OUT)).dataset.train
+    train, plain = worker.federation.dataset.train, load_federation(tiny("fedsimclr", HELD_OUT)).dataset.train
     mine = worker.federation.shards[0]["train"][:5]
     np.testing.assert_array_equal(audit._as_the_clients(mine), train.pixels[mine])
     others = audit.sets.others[:5]
@@ -357,7 +357,7 @@ def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
 
 def correlation_of(config: RunConfig, field: str) -> tuple[Correlation, EncoderClient[Any]]:
     """What a table's row says of a matrix, and client 0."""
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     uploads = {
         name: upload for plugin in config.active_plugins for name, upload in METHODS[plugin.name].uploads.items()
     }
@@ -581,7 +581,7 @@ def test_a_run_on_images_without_labels_is_audited(tmp_path: Path) -> None:
     changes = plain | {"data.test_limit": None, "evaluation.protocols": ["rank"], "evaluation.select": {"share": 0.4}}
     run = finished(tmp_path / "run", "fedsimclr", **changes)
     config = load_moved(run, ())
-    federation = deal(config)
+    federation = load_federation(config)
     assert federation.held_out is not None
     assert len(federation.held_out) == 96
     assert "96 training images held out for `rayfed-ssl leak` alone" in describe(config, federation)

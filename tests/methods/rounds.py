@@ -6,7 +6,7 @@ from typing import Any
 
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
@@ -34,7 +34,7 @@ def config_of(name: str, **changes: object) -> RunConfig:
 
 def started(config: RunConfig) -> tuple[MethodServer[Any], LocalCohort]:
     """The server before its first round, and its cohort."""
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
@@ -52,7 +52,7 @@ def played(config: RunConfig) -> tuple[MethodServer[Any], LocalCohort]:
 
 
 def worker(config: RunConfig, **published: Any) -> Worker:
-    return Worker(config, deal(config), published)
+    return Worker(config, load_federation(config), published)
 
 
 def client(context: Worker, number: int = 0, operation: str = "train", round: int = 1) -> EncoderClient[Any]:

@@ -12,7 +12,7 @@ import torch
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
@@ -42,7 +42,7 @@ def config_of(**changes: object) -> RunConfig:
 
 
 def played(config: RunConfig, rounds: int) -> tuple[centralized.Server, LocalCohort]:
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = LocalCohort(config, federation, Ledger())
     server = centralized.Server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
@@ -55,7 +55,7 @@ def played(config: RunConfig, rounds: int) -> tuple[centralized.Server, LocalCoh
 
 def test_it_trains_on_every_clients_images_and_on_no_others() -> None:
     config = config_of(data__public={"source": "share", "share": 0.2})
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     learner = centralized.Client(context, SERVER, 1, "pretrain", {})
     assert context.federation.public_indices is not None
     held = np.concatenate([shard["train"] for shard in context.federation.shards])

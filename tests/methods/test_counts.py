@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
@@ -38,7 +38,7 @@ def test_clients_count_as_the_server_says(method: str, changes: dict[str, Any], 
 def test_the_key_decides_who_counts(method: str) -> None:
     for weights, expected in (("uniform", [0.5, 0.5]), ("size", None)):
         config = tiny(method, method__weights=weights)
-        federation = deal(config)
+        federation = load_federation(config)
         server = METHODS[method].server(Setup(config, federation, InitialWeights(config, federation)))
         counts = server.counts([1, 3])
         shares = federation.shares[[1, 3]] if counts is None else np.array([counts[1], counts[3]])

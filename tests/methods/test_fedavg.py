@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
@@ -26,7 +26,7 @@ from tests.tiny import OWN, booked, encoders, run_locally, tiny
 @pytest.mark.parametrize("method", ["fedbyol", "fedprox"])
 def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
     config = tiny(method, objective={"name": "byol", "target": "averaged"})
-    federation = deal(config)
+    federation = load_federation(config)
     initial = InitialWeights(config, federation)
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS[method].server(Setup(config, federation, initial))
@@ -53,7 +53,7 @@ def test_targets_travel_and_are_averaged_like_the_weights(method: str) -> None:
 @pytest.mark.parametrize("method", ["fedsimclr", "fedbyol", "fedavg_sc", "fedavg_supervised", "fedprox"])
 def test_a_client_starts_from_the_weights_that_came_down(method: str) -> None:
     config = tiny(method, train__optimizer={"lr": 1e-12, "momentum": 0})  # it stays where it starts
-    federation = deal(config)
+    federation = load_federation(config)
     weights = InitialWeights(config, federation)("small_cnn_bn")
     vector, draw = weights.vector.copy(), np.random.default_rng(3)
     vector[: weights.parameters] += 0.05 * draw.standard_normal(weights.parameters).astype(np.float32)
@@ -65,7 +65,7 @@ def test_a_client_starts_from_the_weights_that_came_down(method: str) -> None:
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_clients_count_by_their_images_or_alike(weights: str) -> None:
     config = tiny("fedsimclr", method__weights=weights)
-    federation = deal(config)
+    federation = load_federation(config)
     initial = InitialWeights(config, federation)
     cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
     server = METHODS["fedsimclr"].server(Setup(config, federation, initial))
@@ -85,7 +85,7 @@ def test_the_target_is_in_training_mode_and_follows_after_the_step() -> None:
     move by its own two forwards, its parameters by the decay.
     """
     config = tiny("fedbyol", objective={"name": "byol", "decay": 0.75}, train__local_steps=1)
-    federation = deal(config)
+    federation = load_federation(config)
     worker, initial = Worker(config, federation), InitialWeights(config, federation)
     weights = initial("small_cnn_bn")
     outcome, state = worker.execute("train", 1, 1, {"weights": weights}, None)
@@ -149,7 +149,7 @@ def test_a_name_is_fedavg_over_its_objective(method: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("objective", ["barlow", "vicreg", "swav", "align_uniform"])
 def test_further_objectives_train(objective: str) -> None:
     config = tiny("fedavg", objective={"name": objective}, model__prototypes=12, data__limit=120, train__local_steps=2)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     start = worker.initial("small_cnn_bn")
     outcome, state = worker.execute("train", 0, 1, {"weights": start}, None)
     moved = np.abs(outcome.reply["weights"].vector - start.vector)[: start.parameters]
@@ -165,7 +165,7 @@ def test_labels_are_not_for_fedavg() -> None:
 def test_fedmocos_key_encoder_starts_anew_and_nothing_stays() -> None:
     """Round 2 of a client that was there in round 1 is that of one that was not."""
     config = tiny("fedmoco", data__limit=120)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     message = {"weights": worker.initial("small_cnn_bn")}
     _, state = worker.execute("train", 0, 1, message, None)
     assert not state

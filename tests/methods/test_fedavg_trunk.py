@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.clock import drop_outs
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.parts.tasks import TaskClient
 from rayfed_ssl.settings.files import ConfigError
@@ -116,7 +116,7 @@ def test_trunks_count_by_their_images_on_request(tmp_path: Path) -> None:
 
 def test_heads_are_fine_tuned_for_the_configured_epochs() -> None:
     config = tiny("fedavg_trunk", method__fine_tune_epochs=3)
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     trunk = pack(worker_of(context, 1, "train", {}).network.encoder)
     steps: list[int] = []
     handle = register_optimizer_step_post_hook(lambda optimizer, *_: steps.append(1))
@@ -156,7 +156,7 @@ def test_trunk_bytes(trunk_run: tuple[Any, ...]) -> None:
 
 def test_the_labelled_public_images_of_the_own_task_join_in(tmp_path: Path) -> None:
     config = tiny("fedavg_trunk", method__labelled_public=True)
-    federation = deal(config)
+    federation = load_federation(config)
     context = Worker(config, federation)
     assert federation.public is not None
     for client, task in enumerate(TASKS):
@@ -203,7 +203,7 @@ def test_alone_nothing_is_sent_and_nobody_matters_to_anybody(tmp_path: Path) -> 
 
 def test_everybody_starts_from_the_same_trunk() -> None:
     config = tiny("local")
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     trunks = [parts(context, c, context.initial("small_cnn_bn", len(TASKS[c])))[0] for c in range(3)]
     np.testing.assert_array_equal(trunks[0], trunks[1])
     np.testing.assert_array_equal(trunks[0], trunks[2])
@@ -222,8 +222,8 @@ def test_alone_on_a_self_supervised_objective(tmp_path: Path) -> None:
     assert set(summary["accuracy"]["knn"]) == {"0", "1", "2"}
     assert [operation for _, operation, *_ in asked] == ["train"] * 3
     config = tiny("fedsimclr", **{**changes, "clients__encoders": "small_cnn"})
-    outcome, _ = Worker(config, deal(config)).execute(
-        "train", 0, 1, {"weights": Worker(config, deal(config)).initial("small_cnn")}, None
+    outcome, _ = Worker(config, load_federation(config)).execute(
+        "train", 0, 1, {"weights": Worker(config, load_federation(config)).initial("small_cnn")}, None
     )
     alone = next(s["model"] for _, o, c, _, s in asked if (o, c) == ("train", 0))
     np.testing.assert_array_equal(alone.vector, outcome.reply["weights"].vector)
@@ -267,7 +267,7 @@ def test_labels_are_learnt() -> None:
     """A few epochs of the supervised objective fit the training labels far better than chance."""
     data = {"name": "digits", "image_size": 8, "limit": 200, "test_limit": 80, "tasks": None}
     config = tiny("fedavg_supervised", data=data, train__local_epochs=15, clients__count=1)
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     worker = worker_of(context, 0, "train", {})
     worker.train(context.initial("small_cnn_bn"))
     worker.network.eval()
@@ -279,7 +279,7 @@ def test_labels_are_learnt() -> None:
 
 @pytest.mark.parametrize("seed", [21, 50])
 @pytest.mark.parametrize("method", ["fedavg_trunk", "fedlinked", "local"])
-def test_whoever_is_lost_in_the_last_round_returns_to_its_best_too(
+def test_a_client_lost_in_the_last_round_returns_to_its_best_too(
     method: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the drop-outs of these seeds, clients 0 and 1 are lost in the last round, or all three, and it is void."""

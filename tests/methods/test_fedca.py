@@ -16,7 +16,7 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, OperationResult, State
@@ -65,7 +65,7 @@ def perturbed(weights: Weights) -> Weights:
 
 def context_of(config: RunConfig) -> Worker:
     """A context that was sent the public images and an alignment model unlike the initial one."""
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     context.published["alignment_model"] = perturbed(context.initial(config.clients.encoder(0)))
     public = context.federation.public
     context.published["public_images"] = None if public is None else public.pixels
@@ -79,7 +79,7 @@ def train(context: Worker, t: int, state: State | None = None, dictionary: Any =
 
 def started(config: RunConfig) -> tuple[Any, LocalCohort]:
     """The method's server after its start, without a run folder."""
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
@@ -331,7 +331,7 @@ def test_two_rounds_book_what_a_deployment_would_send(tmp_path: Path) -> None:
     config = config_of()
     summary = run(config, tmp_path / "run")
     assert 0 <= summary["accuracy"]["knn"] <= 1
-    federation = deal(config)
+    federation = load_federation(config)
     weights = InitialWeights(config, federation)("small_cnn_bn").wire_bytes()
     rows = pq.read_table(tmp_path / "run" / "communication.parquet").to_pylist()
     found = {(r["round"], r["client"], r["direction"], r["operation"], r["field"]): r["bytes"] for r in rows}
@@ -365,7 +365,7 @@ def test_a_dictionary_larger_than_the_union_is_refused_before_anything_is_writte
 @pytest.mark.parametrize("fraction", [1.0, 0.7])
 def test_the_largest_dictionary(exclude: bool, fraction: float) -> None:
     """Whatever a round asks: the server keeps what each client uploaded last. The largest client draws from fewest."""
-    federation = deal(config_of())
+    federation = load_federation(config_of())
     sizes = sorted(federation.sizes.tolist())
     largest = sum(sizes[:-1] if exclude else sizes)
     for size, fits in ((largest, True), (largest + 1, False)):
@@ -389,7 +389,7 @@ def test_the_default_dictionary_is_as_large_as_the_shards_allow() -> None:
     cases: list[tuple[dict[str, Any], int | None]] = [({}, None), (large, 1024)]
     for changes, entries in cases:
         default = config_of(**{"method__dictionary_size": None, **changes})
-        sizes = sorted(deal(default).sizes.tolist())
+        sizes = sorted(load_federation(default).sizes.tolist())
         size = min(1024, sum(sizes[:-1])) if entries is None else entries
         assert (size == 1024) == (entries is not None)
         given = default.model_copy(update={"method": default.method.model_copy(update={"dictionary_size": size})})
@@ -421,7 +421,7 @@ def test_a_default_dictionary_without_anybody_to_draw_from_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"dictionary_size: found null, .* have 0 entries, .* 0 \(no dictionary\) to 0$"
     ):
-        fedca.check_federation(alone, deal(alone))
+        fedca.check_federation(alone, load_federation(alone))
 
 
 def test_with_one_client_a_round_the_dictionary_grows_with_the_clients_that_have_been_asked() -> None:
@@ -457,7 +457,7 @@ def test_public_images_are_needed_for_the_alignment_only() -> None:
         config_of(**none)
     assert config_of(method__alignment=False, **none).data.public.source == "none"
     one = config_of(data__public__share=0.01)
-    federation = deal(one)
+    federation = load_federation(one)
     with pytest.raises(UserError, match=r"data.public: found 1 public images"):
         fedca.check_federation(one, federation)
 

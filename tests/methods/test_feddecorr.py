@@ -13,7 +13,7 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.methods import feddecorr
 from rayfed_ssl.methods.feddecorr import ClientHalf, Config
@@ -29,12 +29,12 @@ torch.set_num_threads(1)
 
 def penalty(config: Config, *features: Tensor) -> Tensor | None:
     chosen = tiny("feddecorr")
-    worker = Worker(chosen, deal(chosen))
+    worker = Worker(chosen, load_federation(chosen))
     return ClientHalf(config, worker.method.client(worker, 0, 1, "train", {})).penalty((), features)
 
 
 def trained(config: RunConfig) -> tuple[np.ndarray, dict[str, float]]:
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     outcome, state = worker.execute("train", 0, 1, {"weights": worker.initial("small_cnn_bn")}, None)
     assert set(state) <= {"target"}
     return outcome.reply["weights"].vector, outcome.metrics
@@ -54,7 +54,7 @@ def test_the_penalty_is_the_mean_over_views() -> None:
 
 @pytest.mark.parametrize("method", ["feddecorr", "fedsimclr"])
 def test_a_loss_without_features_is_refused(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A loss of somebody else's may give none; nobody else minds."""
+    """A third-party loss may give none; no other code needs one."""
     step = SimCLR.step
     monkeypatch.setattr(SimCLR, "step", lambda *given: step(*given)._replace(features=()))
     config = tiny(method, train__rounds=1, evaluation__protocols=[])
@@ -70,7 +70,7 @@ def test_one_steps_loss_is_the_objectives_plus_the_penalty_of_the_encoders_featu
     config = tiny("feddecorr", method__weight=0.3, **changes)
     _, metrics = trained(config)
     _, alone = trained(tiny("fedavg", **changes))
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     client = worker.method.client(worker, 0, 1, "train", {})
     client.load(worker.initial("small_cnn_bn"))
     client.network.train()

@@ -13,7 +13,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, named, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods.parts.divergence import check_federation, convolutions, layer_divergence, model_divergence
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation.worker import Worker
@@ -38,7 +38,7 @@ class Twice:
             fit(client, *args, **kwargs)
 
         monkeypatch.setattr(EncoderClient, "fit", watched)
-        worker = Worker(config, deal(config))
+        worker = Worker(config, load_federation(config))
         self.network = worker.network("small_cnn_bn")
         first = worker.initial("small_cnn_bn")
         noise = np.random.default_rng(0).normal(scale=0.05, size=first.vector.size)
@@ -126,7 +126,7 @@ def test_fedema_mixes_parameters_and_chooses_statistics(
 def test_the_scaler_is_set_once(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny("fedema", method__selective=False, **FAST)
     seen = Twice(config, monkeypatch)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     outcome, third = worker.execute("train", 1, 3, {"weights": seen.received}, seen.second)
     assert third["scaler"] == seen.second["scaler"]
     wanted = min(1.0, seen.second["scaler"] * seen.second["drift"])
@@ -164,7 +164,7 @@ def test_fedfoa_adds_its_term(method: str) -> None:
     for weight in (0.0, 0.5):
         plugin = {"name": "fedfoa", "weight": weight, "warmup": 0}
         config = tiny(method, plugins=[plugin], objective={"name": "byol"}, **FAST)
-        worker = Worker(config, deal(config))
+        worker = Worker(config, load_federation(config))
         message = {"weights": worker.initial("small_cnn_bn")}
         n = config.projection_dim
         packed = (10 * np.eye(n, dtype=np.float32))[np.triu_indices(n)]
@@ -233,4 +233,4 @@ def test_an_encoder_of_few_convolutions_needs_the_papers_divergence(
 )
 def test_our_encoders_go_with_either_divergence(encoder: str) -> None:
     config = tiny_run("fedema", {"clients.encoders": encoder, "data.image_size": 32, "data.limit": 80})
-    check_federation(config, deal(config))
+    check_federation(config, load_federation(config))

@@ -22,7 +22,7 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import build
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods.fedfoa import (
     ClientHalf,
     Config,
@@ -272,7 +272,7 @@ def test_r_of_the_round_is_that_of_the_stacked_projections_at_batch_scale(scale:
         method__normalize=normalize,
         evaluation__batch_size=5,
     )
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     outcome, state = context.execute("train", 1, 1, {}, None)
     client = context.method.client(context, 1, 2, "look", state)
     client.load_own()
@@ -327,7 +327,7 @@ def test_a_run_without_the_term_says_so(tmp_path: Path, rounds: int, warmup: int
 def test_without_the_term_the_method_trains_its_clients_alone() -> None:
     """The reviewer's: three rounds by the default warm-up."""
     config = tiny("fedfoa", train__rounds=3, method__warmup=5)
-    (line,) = texts(rehearse(config, deal(config))[0].notes())
+    (line,) = texts(rehearse(config, load_federation(config))[0].notes())
     assert line == (
         "no round applies fedfoa's term: found train.rounds=3 and method.warmup=5, by which it begins in round 6, so "
         "clients train alone; to have some, a method.warmup of at most 2, or train.rounds of at least 6"

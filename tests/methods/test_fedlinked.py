@@ -19,7 +19,7 @@ from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.images import Dataset, Images
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import Reply
@@ -261,7 +261,7 @@ def test_bytes_are_those_of_the_table(done: tuple[Path, dict[str, Any], Watched]
     """N0 r floats each way, per client and round; no A, no weights, nobody else's representations."""
     folder, summary, _ = done
     rows = pq.read_table(folder / "communication.parquet").to_pylist()
-    public = deal(tiny()).public
+    public = load_federation(tiny()).public
     assert public is not None
     size = 4 * len(public) * 6
     booked = {(r["round"], r["client"], r["direction"], r["field"]): r["bytes"] for r in rows}
@@ -352,7 +352,7 @@ def test_following_sees_the_public_images_in_training_mode() -> None:
     """Loss and step by hand, the same dropout drawn from torch's global generator; in eval mode there is none."""
     changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0}}
     config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5, "initial": "common"}, **changes)
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     worker: Any = context.method.client(context, 1, 1, "follow", {})
     worker.load_own()
     network, target = (
@@ -378,7 +378,7 @@ def test_following_sees_the_public_images_in_training_mode() -> None:
 def test_the_head_is_fine_tuned_with_its_dropout_on_the_frozen_trunks_features() -> None:
     changes = {"train__local_steps": 1, "train__optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0}}
     config = tiny(model={"channels": 4, "representation": 6, "dropout": 0.5, "head_dropout": 0.5}, **changes)
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     worker: Any = context.method.client(context, 1, 1, "follow", {})
     worker.load_own()
     (rows,) = worker.batches(len(worker.indices), purpose="order of the head")
@@ -473,7 +473,7 @@ def test_a_client_that_follows_comes_back_with_a_fine_tuned_head(
 
 def test_learning_ends_with_the_epoch_that_was_best_for_early_stopping() -> None:
     config = tiny(train__optimizer={"name": "sgd", "lr": 0.3}, method__patience=2)
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     worker: Any = context.method.client(context, 0, 1, "pretrain", {})
     worker.load_own()
     worker.learn(40)
@@ -497,7 +497,7 @@ def test_weighted_distillation_counts_what_a_target_gets_from_all_sources(
 def test_every_part_of_a_round_has_its_own_number_of_epochs() -> None:
     own = {"initial": 4, "distillation": 2, "fine_tune": 3}
     config = tiny(**{f"method__{part}_epochs": n for part, n in own.items()}, method__patience=50)
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     images, public = len(context.federation.shards[1]["train"]), len(context.federation.public)  # type: ignore[arg-type]
     assert context.execute("pretrain", 1, 1, {}, None)[0].metrics["images"] == 4 * (images // 16 * 16)
     assert context.execute("train", 1, 1, {}, None)[0].metrics["images"] == images // 16 * 16  # local_epochs
@@ -588,7 +588,7 @@ def test_gamma_adds_its_gradient_to_every_step() -> None:
 
     def moved(operation: str, gamma: float) -> dict[str, torch.Tensor]:
         config = tiny(method__gamma=gamma, model={"channels": 4, "representation": 6, "dropout": 0}, **options)
-        context = Worker(config, deal(config))
+        context = Worker(config, load_federation(config))
         worker: Any = context.method.client(context, 1, 1, operation, {})
         worker.load_own()
         before = {name: p.detach().clone() for name, p in worker.network.named_parameters()}
@@ -625,10 +625,10 @@ def test_a_client_without_a_target_has_its_head_fine_tuned_all_the_same(
     assert "distillation" not in worker.metrics
 
 
-def test_whoever_has_no_target_is_asked_to_follow_none() -> None:
+def test_clients_without_a_target_are_asked_to_follow_none() -> None:
     """Client 1's representations are the opposite of everybody's, and the transformation is off."""
     config = tiny(method__transformation=False)
-    federation = deal(config)
+    federation = load_federation(config)
     public = federation.public
     assert public is not None
     alpha = np.random.default_rng(0).normal(size=(len(public), 6)).astype(np.float32)
@@ -706,9 +706,9 @@ def test_a_part_of_the_clients_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("batches", "epochs"), [(-1, 1), (0, 1), (1, 2)])
 def test_early_stopping_sees_the_end_of_local_steps(batches: int, epochs: int) -> None:
     """So many batches more than an epoch has: an epoch that was only begun counts as one."""
-    steps = len(deal(tiny()).shards[0]["train"]) // 4 + batches
+    steps = len(load_federation(tiny()).shards[0]["train"]) // 4 + batches
     config = tiny(train__local_steps=steps, train__batch_size=4)
-    metrics = Worker(config, deal(config)).execute("pretrain", 0, 1, {}, None)[0].metrics
+    metrics = Worker(config, load_federation(config)).execute("pretrain", 0, 1, {}, None)[0].metrics
     assert metrics["epochs"] == epochs
     assert np.isfinite(metrics["es_loss"])
 
@@ -716,7 +716,7 @@ def test_early_stopping_sees_the_end_of_local_steps(batches: int, epochs: int) -
 def test_the_gradient_is_clipped_in_fine_tuning_too() -> None:
     def head(limit: float | None) -> np.ndarray:
         config = tiny(train__optimizer__clip_norm=limit)
-        context = Worker(config, deal(config))
+        context = Worker(config, load_federation(config))
         worker: Any = context.method.client(context, 0, 1, "follow", {})
         worker.load_own()
         before = pack(worker.network.classifier).vector
@@ -787,7 +787,7 @@ def test_the_paper_profile_gives_table_4_1(monkeypatch: pytest.MonkeyPatch) -> N
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
     images = Images(np.zeros((50_000, 1, 1, 3), np.uint8), labels, names)
     monkeypatch.setattr(sources, "load", lambda *_: Dataset("cifar10", images, images, ""))
-    federation = deal(config)
+    federation = load_federation(config)
     counts = [{name: len(indices) for name, indices in shard.items()} for shard in federation.shards]
     four = {"train": 4374, "es": 600, "rb": 486, "test": 540}
     assert counts == [four, {"train": 3280, "es": 450, "rb": 365, "test": 405}, four]

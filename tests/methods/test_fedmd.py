@@ -11,7 +11,7 @@ import torch
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods import fedmd
 from tests.methods.rounds import client, config_of, played, worker
 
@@ -85,7 +85,7 @@ def test_one_digest_is_one_adam_step_down_the_mean_distance(distance: str) -> No
 
 def test_a_consensus_moves_a_client_and_its_absence_leaves_local_training() -> None:
     settings = config(method__digest_epochs=30, method__digest_lr=0.02, train__optimizer__lr=1e-9)
-    public = deal(settings).public
+    public = load_federation(settings).public
     assert public is not None
     context = worker(settings, public=public.pixels)
     message = {"consensus": None, "consensus_round": 0}
@@ -103,7 +103,7 @@ def test_a_consensus_is_digested_on_its_own_images_before_the_clients_are_revisi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings, seen = config(method__subset=12), list[tuple[str, torch.Tensor | None]]()
-    public = deal(settings).public
+    public = load_federation(settings).public
     assert public is not None
     monkeypatch.setattr(fedmd.Client, "digest", lambda self, pixels, consensus: seen.append(("digest", pixels)))
     monkeypatch.setattr(fedmd.Client, "fit", lambda self: seen.append(("fit", None)))
@@ -135,7 +135,7 @@ def test_clients_meet_the_public_images_once_before_their_first_round() -> None:
 
 def test_too_large_a_subset_is_one_line() -> None:
     settings = config(method__subset=28)
-    federation = deal(settings)
+    federation = load_federation(settings)
     with pytest.raises(UserError, match=r"^data.public: found 27 public images; method.subset=28 needs at least 28 \("):
         fedmd.check_federation(settings, federation)
     with pytest.raises(UserError, match=r"found 0 public images; method\.subset=28 needs"):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods.fedprox import proximal
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.assembly import rehearse
@@ -77,13 +77,13 @@ def test_with_one_local_step_it_is_fedavg_too_and_says_so(tmp_path: Path) -> Non
         "number for number; a smaller train.batch_size or more train.local_epochs take more steps"
     ]
     for silent in (config_of(method__mu=0, train__batch_size=30), config_of()):
-        assert rehearse(silent, deal(silent))[0].server.notes() == []
+        assert rehearse(silent, load_federation(silent))[0].server.notes() == []
 
 
 def test_without_a_penalty_a_byol_client_is_fedavgs_target_included() -> None:
     found = []
     for config in (config_of("fedbyol"), config_of(objective={"name": "byol"}, method__mu=0)):
-        context = Worker(config, deal(config))
+        context = Worker(config, load_federation(config))
         outcome, state = context.execute("train", 1, 1, {"weights": context.initial("small_cnn_bn")}, None)
         found.append((outcome.reply["weights"].vector, state["target"].vector))
     for fedavg, fedprox in zip(*found, strict=True):
@@ -101,7 +101,7 @@ def test_a_larger_mu_keeps_a_client_nearer_the_global_model() -> None:
     drifts = []
     for mu in (0.0, 0.3, 3.0):
         config = config_of(method__mu=mu, train__local_epochs=4, train__optimizer__momentum=0)
-        context = Worker(config, deal(config))
+        context = Worker(config, load_federation(config))
         start = context.initial("small_cnn_bn")
         reply = context.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
         moved = (reply.vector - start.vector)[: start.parameters]
@@ -114,7 +114,7 @@ def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
 
     def after(steps: int, mu: float) -> bytes:
         config = config_of(method__mu=mu, train__local_steps=steps)
-        context = Worker(config, deal(config))
+        context = Worker(config, load_federation(config))
         message = {"weights": context.initial("small_cnn_bn")}
         return bytes(context.execute("train", 0, 1, message, None)[0].reply["weights"].vector.tobytes())
 
@@ -125,7 +125,7 @@ def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
 @pytest.mark.parametrize("objective", ["simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation"])
 def test_every_objective_trains(objective: str) -> None:
     config = config_of(objective={"name": objective}, method__mu=0.1)
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     outcome, _ = context.execute("train", 0, 1, {"weights": context.initial("small_cnn_bn")}, None)
     assert np.isfinite(outcome.metrics["loss"])
 

@@ -26,7 +26,7 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated import client as client_module
-from rayfed_ssl.federated.federation import Federation, deal
+from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.messages import Mean, Reply
 from rayfed_ssl.federated.setup import Setup
@@ -153,7 +153,7 @@ def scripted(**options: Any) -> tuple[Server, Callable[..., Script]]:
     """A server of four clients, and a function that plays one round: (t, clients) -> what happened."""
     changes = {key.replace(".", "__"): value for key, value in options.items()}
     config = tiny("fedsc", participation__fraction=1.0, **changes)
-    federation = deal(config)
+    federation = load_federation(config)
     server = Server(Setup(config, federation, lambda name: None))  # type: ignore[arg-type, return-value]
     server.start(None)
 
@@ -222,7 +222,7 @@ def test_an_exchange_that_no_loss_would_use_is_left_out(
     rounds: int, options: dict[str, Any], expected: tuple[int, ...]
 ) -> None:
     config = tiny("fedsc", train__rounds=rounds, **{f"method__{key}": value for key, value in options.items()})
-    server = Server(Setup(config, deal(config), lambda name: None))  # type: ignore[arg-type, return-value]
+    server = Server(Setup(config, load_federation(config), lambda name: None))  # type: ignore[arg-type, return-value]
     assert server.sharing == expected
     assert [t for t in range(1, rounds + 1) if server.asks_everybody(t)] == list(expected[:1])
     server.start(None)
@@ -278,7 +278,7 @@ def test_a_client_whose_matrix_was_lost_contrasts_against_everybody_who_is_known
 def context_of(**changes: object) -> tuple[RunConfig, Worker]:
     large = {"data__limit": 240, "data__image_size": 16}  # client 1 has several batches, and a smaller one
     config = tiny("fedsc", **{**large, **changes})
-    return config, Worker(config, deal(config))
+    return config, Worker(config, load_federation(config))
 
 
 def test_views_are_made_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +441,7 @@ def test_a_client_alone_releases_nothing(tmp_path: Path) -> None:
 def test_epsilon_is_what_each_client_released(tmp_path: Path) -> None:
     config = tiny("fedsc", method__privacy={"sigma": 0.05, "delta": 1e-3}, method__share_rounds=[2, 3])
     whole = run_locally(config, tmp_path / "whole")
-    federation, spent = deal(config), whole["privacy"]
+    federation, spent = load_federation(config), whole["privacy"]
     assert sorted(spent["releases"].values()) == [1, 1, 2, 2]  # round 2 asks everybody, round 3 two of four
     for client, releases in spent["releases"].items():
         record = privacy.spent(privacy.Mechanism(4.0, 0.05, int(federation.sizes[client]), releases), 1e-3)
@@ -471,11 +471,11 @@ def test_epsilon_is_what_each_client_released(tmp_path: Path) -> None:
 
 @needs_accounting
 @pytest.mark.parametrize("every", [1, 2])
-def test_a_target_is_kept_by_whoever_is_asked_every_time(every: int, tmp_path: Path) -> None:
+def test_a_target_is_kept_by_clients_asked_every_time(every: int, tmp_path: Path) -> None:
     lines: list[str] = []
     config = tiny("fedsc", method__privacy={"epsilon": 3.0}, method__share_every=every)
     summary = run_locally(config, tmp_path / "run", report=lambda p: lines.append(p.line))
-    spent, sizes = summary["privacy"], deal(config).sizes
+    spent, sizes = summary["privacy"], load_federation(config).sizes
     assert spent["planned_releases"] == 2  # rounds 1 and 3 of 3; with an exchange in every round 2 and 3
     for client, releases in spent["releases"].items():
         assert spent["sigma"][client] == pytest.approx(privacy.sigma_for(3.0, 4.0, int(sizes[client]), 2, 1e-2))
@@ -499,11 +499,11 @@ def test_a_target_is_kept_by_whoever_is_asked_every_time(every: int, tmp_path: P
 
 @needs_accounting
 def test_a_delta_that_allows_publishing_an_image_is_said() -> None:
-    sizes = deal(tiny("fedsc")).sizes
+    sizes = load_federation(tiny("fedsc")).sizes
     largest = int(sizes.max())
     for delta, said in ((1 / largest, True), (0.99 / largest, False)):
         config = tiny("fedsc", method__privacy={"epsilon": 3.0, "delta": delta})
-        lines = texts(rehearse(config, deal(config))[0].notes())
+        lines = texts(rehearse(config, load_federation(config))[0].notes())
         assert any(f"set method.privacy.delta below 1/{largest}" in line for line in lines) == said
 
 

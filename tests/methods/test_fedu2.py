@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
@@ -29,7 +29,7 @@ OFF: dict[str, Any] = {"method__uniformity": 0, "method__rotation": 0}
 
 
 def trained(config: RunConfig, round: int = 1) -> tuple[np.ndarray, dict[str, float]]:
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     outcome, state = worker.execute("train", 0, round, {"weights": worker.initial("small_cnn_bn")}, None)
     assert not state
     return outcome.reply["weights"].vector, outcome.metrics
@@ -37,7 +37,7 @@ def trained(config: RunConfig, round: int = 1) -> tuple[np.ndarray, dict[str, fl
 
 def served(config: RunConfig) -> tuple[Weights, Weights, list[np.ndarray], np.ndarray, dict[str, float]]:
     """A round: the global model before and after, the clients' vectors, their shares, and the server's metrics."""
-    federation = deal(config)
+    federation = load_federation(config)
     cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
     server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
@@ -61,7 +61,7 @@ def test_all_parts_off_is_fedavg_bit_for_bit() -> None:
 def test_a_client_that_is_asked_again_in_a_round_draws_other_directions() -> None:
     """As under FedBuff, where it may start twice from one version of the model."""
     config = tiny("fedavg", plugins=[{"name": "fur"}], **FAST)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     drawn = []
     for visit in (0, 1, 0):
         half: Any = worker.client(METHODS["fedavg"].client, 0, 1, "train", {}, visit).plugins["fur"]
@@ -119,7 +119,7 @@ def test_sharpened_shares_count_in_statistics() -> None:
 
 def test_steps_are_equalised_by_epochs_unless_they_are_set() -> None:
     config = tiny("fedu2", train__local_epochs=2)
-    federation = deal(config)
+    federation = load_federation(config)
     server = METHODS["fedu2"].server(Setup(config, federation, InitialWeights(config, federation)))
     sizes, batch = federation.sizes, config.train.batch_size
     batches = [max(1, n // batch) for n in sizes]  # that are run in an epoch: a short last one is not
@@ -146,7 +146,7 @@ def test_one_steps_loss_is_objective_plus_uniformity_plus_rotation() -> None:
     config = tiny("fedu2", method__uniformity=0.7, method__rotation=0.4, **one)
     found = trained(config)[1]["loss"]
 
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     client = worker.method.client(worker, 0, 1, "train", {})
     client.load(worker.initial("small_cnn_bn"))
     network = client.network.train()
@@ -175,7 +175,7 @@ def test_the_regulariser_alone_is_the_same_as_a_plug_in() -> None:
 def test_the_head_is_there_where_it_is_used_and_changes_no_other_value() -> None:
     """4 (D + 1) values more travel; the encoder and the other heads begin as they do without."""
     configs = {name: tiny("fedu2", method__rotation=weight) for name, weight in (("with", 1), ("without", 0))}
-    networks = {name: InitialWeights(c, deal(c)).network("small_cnn_bn") for name, c in configs.items()}
+    networks = {name: InitialWeights(c, load_federation(c)).network("small_cnn_bn") for name, c in configs.items()}
     named = {name: dict(network.named_parameters()) for name, network in networks.items()}
     added = set(named["with"]) - set(named["without"])
     assert sum(named["with"][name].numel() for name in added) == 4 * (configs["with"].projection_dim + 1)
@@ -187,7 +187,7 @@ def test_the_head_is_there_where_it_is_used_and_changes_no_other_value() -> None
 @pytest.mark.parametrize("objective", ["byol", "simsiam"])
 def test_other_objectives_train(objective: str) -> None:
     config = tiny("fedu2", objective={"name": objective}, **FAST)
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     outcome, state = worker.execute("train", 0, 1, {"weights": worker.initial("small_cnn_bn")}, None)
     assert np.isfinite(outcome.metrics["loss"])
     assert set(state) == ({"target"} if objective == "byol" else set())

@@ -17,7 +17,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
@@ -60,7 +60,7 @@ def run(folder: Path, **changes: object) -> dict[str, Any]:
 def started(**changes: object) -> tuple[MethodServer, LocalCohort]:
     """The server before its first round, without a run folder, and the cohort with its ledger."""
     config = config_of(**changes)
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)
@@ -265,7 +265,7 @@ def test_break_even_of_equation_11() -> None:
 
 def context_of(**changes: object) -> Worker:
     config = config_of(**changes)
-    federation = deal(config)
+    federation = load_federation(config)
     assert federation.public is not None
     return Worker(config, federation, {"public": federation.public.pixels})
 
@@ -620,6 +620,6 @@ def test_a_public_set_too_small_for_the_anchors_is_refused_before_anything_is_wr
     ("method", "trains"), [("flesd", False), ("flesd_cc", False), ("fedsimclr", True), ("local", True)]
 )
 def test_client_0_trains_unless_its_images_are_used_as_public_ones(method: str, trains: bool) -> None:
-    federation = deal(tiny(method, data__public={"source": "client 0", "share": 0.1}))
+    federation = load_federation(tiny(method, data__public={"source": "client 0", "share": 0.1}))
     assert (0 in federation.clients) == trains
     assert (federation.public is None) == trains

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
@@ -128,7 +128,7 @@ class Round:
 
     def __init__(self, **changes: object) -> None:
         config = tiny("ldawa", **{key.replace(".", "__"): value for key, value in {**FAST, **changes}.items()})
-        federation = deal(config)
+        federation = load_federation(config)
         initial = InitialWeights(config, federation)
         cohort, worker = LocalCohort(config, federation, Ledger()), Worker(config, federation)
         self.network = initial.network("small_cnn_bn")

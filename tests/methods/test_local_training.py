@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.setup import Setup
@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 
 def test_the_learning_rate_falls_along_a_cosine_over_rounds() -> None:  # r = t - 1
     config = tiny("fedsimclr", train__rounds=100, train__optimizer={"lr": 0.032, "schedule": "cosine"})
-    context = Worker(config, deal(config))
+    context = Worker(config, load_federation(config))
     for t, printed in ((1, 0.032), (26, 0.0273137), (51, 0.016), (76, 0.0046863), (100, 0.0000079)):
         client = EncoderClient(context, 0, t, "train", {})
         assert client.learning_rate == pytest.approx(printed, abs=5e-8)
@@ -38,7 +38,7 @@ def test_the_gradient_of_a_step_is_clipped_to_the_norm() -> None:
     def moved(limit: float | None) -> float:
         optimizer = {"lr": 0.5, "momentum": 0, "clip_norm": limit}
         config = tiny("fedsimclr", train__local_steps=1, train__optimizer=optimizer)
-        context = Worker(config, deal(config))
+        context = Worker(config, load_federation(config))
         start = context.initial("small_cnn_bn")
         end = context.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
         return float(np.linalg.norm((end.vector - start.vector)[: start.parameters].astype(np.float64)))
@@ -59,7 +59,7 @@ def test_the_gradient_of_a_step_is_clipped_to_the_norm() -> None:
 def test_a_client_that_keeps_its_model_goes_on_from_it(method: str, changes: dict[str, Any]) -> None:
     def context_of(lr: float) -> Worker:
         config = tiny(method, **changes, train__optimizer={"lr": lr, "momentum": 0})
-        return Worker(config, deal(config))
+        return Worker(config, load_federation(config))
 
     first, state = context_of(0.05).execute("train", 1, 1, {}, None)
     assert "weights" not in first.reply
@@ -73,7 +73,7 @@ def test_a_client_that_keeps_its_model_goes_on_from_it(method: str, changes: dic
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_models_count_by_their_images_or_alike(weights: str) -> None:
     config = tiny("fedsimclr", method__weights=weights)
-    federation = deal(config)
+    federation = load_federation(config)
     cohort = LocalCohort(config, federation, Ledger())
     server = METHODS["fedsimclr"].server(Setup(config, federation, InitialWeights(config, federation)))
     server.start(cohort)

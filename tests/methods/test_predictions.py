@@ -14,7 +14,7 @@ import pytest
 
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated import client, process_context
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -75,12 +75,12 @@ def test_images_are_those_counted_by_hand_and_where_they_are_read(method: str, r
     """With a deadline, so that each prediction is held against what the operation did."""
     config = blind(method, system={**SPEEDS, "deadline_s": 1e9})
     run_locally(config, tmp_path / "run")
-    sizes = deal(config).sizes.tolist()
+    sizes = load_federation(config).sizes.tolist()
     assert len(set(sizes)) == 4
     asked = {key: images for key, images in read.items() if key[1] >= 0}
     assert asked == {(t, c, name): by_hand(method, name, t, sizes[c]) for t, c, name in asked}
     first = {c: min(t for t, who, _ in asked if who == c) for _, c, _ in asked}
-    assert len(set(first.values())) > 1, "somebody has to be met later than others"
+    assert len(set(first.values())) > 1, "some client has to be met later than others"
     if method == "fedmd":
         assert {(t, c) for t, c, name in asked if name == "pretrain"} == {(t, c) for c, t in first.items()}
 

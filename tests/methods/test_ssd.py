@@ -9,7 +9,7 @@ import torch
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods import ssd
 from rayfed_ssl.objectives.align_uniform import align_uniform
 from rayfed_ssl.objectives.separation import orthonormal, projector_distillation, separation
@@ -99,6 +99,6 @@ def test_what_does_not_fit_is_refused() -> None:
         config(clients__count=33)
     narrow = config_of("ssd")
     with pytest.raises(UserError, match=r"model.projector.dim: found 4; .*small_cnn_bn has 32"):
-        ssd.check_federation(narrow, deal(narrow))
+        ssd.check_federation(narrow, load_federation(narrow))
     without = config_of("ssd", method__distillation=0, clients__count=2)
-    ssd.check_federation(without, deal(without))
+    ssd.check_federation(without, load_federation(without))

@@ -16,7 +16,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import layout_of, pack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import HEADS, HeadConfig, HeadInputs, ModelConfig, Network, build_network
@@ -108,7 +108,7 @@ def test_initial_values_are_drawn_head_by_head_in_the_papers_order(name: str, ca
     assert all(getattr(network, head) is None for head in HEADS.keys() - parts.keys())
 
 
-# -- heads of somebody else's ------------------------------------------------------------------------------------------
+# -- third-party heads -------------------------------------------------------------------------------------------------
 
 
 class ScaledConfig(objectives.ObjectiveConfig):
@@ -148,11 +148,11 @@ def config_of(**changes: object) -> RunConfig:
 @pytest.mark.usefixtures("added")
 def test_an_objectives_own_head_is_built_from_its_own_keys() -> None:
     config = config_of()
-    network = InitialWeights(config, deal(config)).network("small_cnn_bn")
+    network = InitialWeights(config, load_federation(config)).network("small_cnn_bn")
     assert network.through("scaler", torch.zeros(2, network.dim)).shape == (2, 7)
     assert list(network.state_dict())[-2:] == ["scaler.weight", "scaler.bias"]
     plain = tiny("fedsimclr")
-    bare = InitialWeights(plain, deal(plain)).network("small_cnn_bn")
+    bare = InitialWeights(plain, load_federation(plain)).network("small_cnn_bn")
     assert all(torch.equal(value, network.encoder.state_dict()[k]) for k, value in bare.encoder.state_dict().items())
     with pytest.raises(RuntimeError, match="built without a scaler"):
         bare.through("scaler", torch.zeros(2, bare.dim))

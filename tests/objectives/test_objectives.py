@@ -181,7 +181,7 @@ def test_what_objectives_need_is_asked_of_them() -> None:
     assert [name for name, objective in OBJECTIVES.items() if objective.memory] == ["moco", "swav"]
 
 
-def test_one_that_somebody_adds_is_an_objective() -> None:
+def test_an_added_objective_is_an_objective() -> None:
     class ShrinkConfig(base.ObjectiveConfig):
         name: Literal["shrink"] = "shrink"
         weight: float = 2.0

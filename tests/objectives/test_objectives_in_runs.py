@@ -13,7 +13,7 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.objectives.base import ObjectiveConfig, TargetRule
 from rayfed_ssl.simulation.memory import estimate
@@ -65,7 +65,7 @@ def test_the_same_work_gives_the_same_finite_weights_on_any_bench(case: str) -> 
 
 def trained(chosen: RunConfig, rounds: int, states: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
     """The last reply and state of client 0 over rounds of its own, always from the initial weights."""
-    federation = deal(chosen)
+    federation = load_federation(chosen)
     context, state = Worker(chosen, federation), dict(states or {})
     weights = context.initial(chosen.clients.encoder(0))
     for t in range(1, rounds + 1):
@@ -88,7 +88,7 @@ def test_a_queue_is_kept_only_where_that_is_asked() -> None:
 def test_a_kept_queue_is_what_the_next_round_starts_with() -> None:
     chosen = config("moco kept")
     _, state = trained(chosen, 1)
-    federation = deal(chosen)
+    federation = load_federation(chosen)
     context = Worker(chosen, federation)
     weights = context.initial(chosen.clients.encoder(0))
     same, _ = context.execute("train", 0, 2, {"weights": weights}, state)
@@ -101,7 +101,7 @@ def test_a_kept_queue_is_what_the_next_round_starts_with() -> None:
 
 def test_the_one_learners_queue_travels_with_its_weights() -> None:
     chosen = config("moco kept", "centralized")
-    context = Worker(chosen, deal(chosen))
+    context = Worker(chosen, load_federation(chosen))
     message = {"weights": context.initial(chosen.clients.encoder(0)), "target": None}
     first, _ = context.execute("pretrain", SERVER, 1, {**message, "memory": None}, {})
     queue = first.reply["memory"]["queue"]
@@ -116,7 +116,7 @@ def test_the_one_learners_queue_travels_with_its_weights() -> None:
 
 def test_the_key_encoder_starts_each_round_as_the_downloaded_one() -> None:
     chosen = config("moco", train__local_steps=1)
-    federation = deal(chosen)
+    federation = load_federation(chosen)
     context = Worker(chosen, federation)
     weights = context.initial(chosen.clients.encoder(0))
     client = context.method.client(context, 0, 2, "train", {})
@@ -129,7 +129,7 @@ def test_the_key_encoder_starts_each_round_as_the_downloaded_one() -> None:
 
 def test_prototypes_are_unit_rows_that_move_after_the_first_round_only() -> None:
     chosen = config("swav")
-    federation = deal(chosen)
+    federation = load_federation(chosen)
     context = Worker(chosen, federation)
     weights = context.initial(chosen.clients.encoder(0))
     network = context.network(chosen.clients.encoder(0))
@@ -146,7 +146,7 @@ def test_prototypes_are_unit_rows_that_move_after_the_first_round_only() -> None
 
 
 def test_memory_that_is_kept_is_counted() -> None:
-    federation = deal(config("moco"))
+    federation = load_federation(config("moco"))
     base, kept = (estimate(config(case), federation).state for case in ("moco", "swav queued"))
     assert base == 0
     assert kept == 2 * 24 * 8 * 4
@@ -155,7 +155,7 @@ def test_memory_that_is_kept_is_counted() -> None:
     assert with_target == state["memory"]["queue"].nbytes + state["target"].vector.nbytes
 
 
-def test_a_key_of_somebody_elses_that_is_called_target_is_no_momentum_target() -> None:
+def test_a_third_party_key_called_target_is_no_momentum_target() -> None:
     class Distances(ObjectiveConfig):
         name: Literal["distances"] = "distances"
         target: Literal["local", "averaged"] = "local"  # which mean the distances are taken to, say

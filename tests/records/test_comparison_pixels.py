@@ -46,4 +46,4 @@ def test_of_many_runs_of_a_row_the_first_folders_are_named(tmp_path: Path) -> No
     folders = [run_folder(tmp_path / f"run-{seed}", seed, [0.3]) for seed in range(7)]
     told = ", ".join(map(str, folders[:5]))
     assert f"fedsimclr: {told} and 2 more." in notes(of_runs(folders))
-    assert not any(str(tmp_path) in note for note in notes(of_variants({"a": folders})))  # named by whoever ran them
+    assert not any(str(tmp_path) in note for note in notes(of_variants({"a": folders})))  # named by the user

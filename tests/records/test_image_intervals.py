@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from rayfed_ssl.evaluation.metrics import auc_contributions, macro_auc
-from rayfed_ssl.records.crossed import half_width
 from rayfed_ssl.records.image_intervals import balanced_half_width, base, image_interval, image_mean
+from rayfed_ssl.records.seed_image_intervals import half_width
 
 Floats = NDArray[np.float64]
 LABELS = np.repeat(np.arange(4), (150, 60, 30, 15))

@@ -20,7 +20,6 @@ from rayfed_ssl.records.comparison import Comparison, Difference, Row
 from rayfed_ssl.records.comparison_files import cells, markdown, records, write
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
-from rayfed_ssl.records.crossed import half_width
 from rayfed_ssl.records.image_intervals import balanced_half_width
 from rayfed_ssl.records.image_pairs import (
     ALIKE,
@@ -43,6 +42,7 @@ from rayfed_ssl.records.image_pairs import (
 from rayfed_ssl.records.intervals import of_difference
 from rayfed_ssl.records.one_run import OneRun
 from rayfed_ssl.records.outcomes import FILE, ImageShares, write_outcomes
+from rayfed_ssl.records.seed_image_intervals import half_width
 from rayfed_ssl.report import comparison as page
 from rayfed_ssl.report.comparison_verdict import against
 from tests.records.test_comparison import run_folder

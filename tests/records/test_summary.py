@@ -93,7 +93,7 @@ def test_a_resumed_run_gives_the_same_summary(tmp_path: Path) -> None:
 
 def test_what_became_of_the_clients_asked_is_summed_over_rounds() -> None:
     rows = [(1, "asked", 6.0), (1, "late", 1.0), (2, "asked", 5.0), (2, "late", 0.0), (2, "dropped_out", 2.0)]
-    metrics = table([(t, None, f"system/{fate}", value, 0.0) for t, fate, value in rows], METRICS)
+    metrics = table([(t, None, f"system/{kind}", value, 0.0) for t, kind, value in rows], METRICS)
     assert replies(metrics) == {"asked": 11, "late": 1, "dropped_out": 2}
     assert replies(table([(1, None, "system/dropped_clients", 1.0, 0.0)], METRICS)) == {}  # failures, without a clock
 

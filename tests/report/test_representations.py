@@ -18,7 +18,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import load
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.records.tables import COMMUNICATION, METRICS, table
 from rayfed_ssl.report import folder, holdings, maps, panels, representations
@@ -123,7 +123,7 @@ def test_agreement_counts_neighbours_of_the_same_class() -> None:
 def test_a_look_has_the_features_of_the_run_before_and_after(bare: Path) -> None:
     seen = representations.look(bare)
     config = load(bare / "config.yaml")
-    federation = deal(config)
+    federation = load_federation(config)
     context = ProcessContext(config, federation)
     network = context.network("small_cnn_bn")
     unpack(context.initial("small_cnn_bn"), network)

@@ -18,7 +18,7 @@ from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.evaluation.angles import ANGLES
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import encoders, measured, run_locally, tiny
@@ -36,7 +36,7 @@ def recorded(folder: Path) -> dict[int, float]:
 
 def trained(config: RunConfig, round: int, weights: Weights | None = None) -> Iterator[np.ndarray]:
     """Unit features of 40 test images by each client's network after its local training, by hand."""
-    worker = Worker(config, deal(config))
+    worker = Worker(config, load_federation(config))
     test = worker.federation.dataset.test.pixels
     drawn = test[numpy_generator(config.seed, "evaluation", "angles").permutation(len(test))[:40]]
     for client in worker.federation.clients:

@@ -15,7 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
 from rayfed_ssl.config import load
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
@@ -73,7 +73,7 @@ def test_a_step_that_takes_long_is_taken_once(monkeypatch: pytest.MonkeyPatch) -
     config = tiny("fedsimclr")
     for long, steps in ((5.0, [1, STEPS]), (-1.0, [1])):
         monkeypatch.setattr(module, "LONG_S", long)
-        assert step_seconds(config, deal(config), "small_cnn_bn") >= 0
+        assert step_seconds(config, load_federation(config), "small_cnn_bn") >= 0
         assert fitted == steps
         fitted.clear()
 
@@ -81,21 +81,21 @@ def test_a_step_that_takes_long_is_taken_once(monkeypatch: pytest.MonkeyPatch) -
 def test_a_batch_that_cannot_fit_is_refused_by_its_shapes() -> None:
     """A ResNet-50 on 1,024 px would need hundreds of gigabytes: nothing of it is computed."""
     config = tiny("fedsimclr", clients__encoders="resnet50", data__image_size=1024, model__width=1.0)
-    federation = deal(tiny("fedsimclr", clients__encoders="resnet50"))
+    federation = load_federation(tiny("fedsimclr", clients__encoders="resnet50"))
     line = (
         r"train\.batch_size: found 16; a local step of resnet50 on 16 images of 1024 px keeps .* has 20 GB: room for 0"
     )
     with pytest.raises(UserError, match=line) as caught:
         check_steps_fit(config, federation, Room("memory", 20e9))
     assert "\n" not in str(caught.value)
-    assert check_steps_fit(tiny("fedsimclr"), deal(tiny("fedsimclr")), Room("memory", 20e9)) == []
+    assert check_steps_fit(tiny("fedsimclr"), load_federation(tiny("fedsimclr")), Room("memory", 20e9)) == []
 
 
 @pytest.mark.parametrize("encoder", ["small_cnn_bn", "resnet18", "small_cnn", "fedlinked_cnn"])
 def test_what_shapes_say_is_kept_is_what_a_step_keeps(encoder: str) -> None:
     """Beside the real pass: tensors by where they lie, those of parameters left out, views of them, too."""
     config = tiny("fedsimclr", clients__encoders=encoder, data__image_size=16)
-    initial = InitialWeights(config, deal(config))
+    initial = InitialWeights(config, load_federation(config))
     network = initial.network(encoder).train()
     parameters = {p.untyped_storage().data_ptr() for p in network.parameters()}
     kept: dict[int, int] = {}
@@ -116,14 +116,14 @@ def test_what_shapes_say_is_kept_is_what_a_step_keeps(encoder: str) -> None:
 def test_of_attention_shapes_do_not_tell() -> None:
     pytest.importorskip("timm")
     config = tiny("fedsimclr", clients__encoders="timm/test_vit", data__image_size=32, model__width=1.0)
-    (note,) = check_steps_fit(config, deal(config), Room("memory", 1.0))
+    (note,) = check_steps_fit(config, load_federation(config), Room("memory", 1.0))
     assert note.startswith("the memory of a step of timm/test_vit is not known beforehand: its attention")
 
 
 def test_a_step_of_an_encoder_that_wants_values_is_not_known_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Network, "represent", lambda self, images: torch.from_numpy(images.numpy()))
     config = tiny("fedsimclr")
-    (note,) = check_steps_fit(config, deal(config), Room("memory", 1.0))
+    (note,) = check_steps_fit(config, load_federation(config), Room("memory", 1.0))
     assert note.startswith("the memory of a step of small_cnn_bn is not known beforehand (")
 
 
@@ -168,13 +168,13 @@ def test_a_method_that_needs_to_be_started_says_so(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_here_needs_to_be_started_for_it(method: str) -> None:
     config = tiny(method)
-    assert rehearse(config, deal(config))[0].server.notes() is not None
+    assert rehearse(config, load_federation(config))[0].server.notes() is not None
 
 
 def test_steps_are_all_batches_of_all_rounds() -> None:
     config = tiny("fedsimclr", train__rounds=3, train__local_epochs=2, participation__fraction=1.0)
     batches = 0
-    for shard in deal(config).shards:
+    for shard in load_federation(config).shards:
         images = len(shard["train"])
         batches += len(range(0, images - min(16, images) + 1, min(16, images)))
     assert config.train.batch_size == 16
@@ -362,7 +362,7 @@ def test_a_check_names_a_folder_that_is_taken_here_beside_a_plan_for_a_cluster(
 )
 def test_too_few_local_steps_are_noted_with_the_keys_that_give_more(changes: dict[str, Any], told: str) -> None:
     config = tiny(changes.pop("method__name", "fedsimclr"), clients__count=4, **changes)
-    lines = few_steps(config, rehearse(config, deal(config))[0].server)
+    lines = few_steps(config, rehearse(config, load_federation(config))[0].server)
     assert bool(lines) == bool(told)
     assert all(told in line for line in lines)
     assert all("train.rounds or train.local_epochs, or a smaller train.batch_size give more" in line for line in lines)
@@ -393,4 +393,4 @@ def test_a_run_notes_that_a_cpu_has_no_bfloat16(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["demo", "unreliable_clients"])
 def test_recipes_have_steps_enough(name: str) -> None:
     config = load(Path(f"configs/{name}.yaml"))
-    assert few_steps(config, rehearse(config, deal(config))[0].server) == []
+    assert few_steps(config, rehearse(config, load_federation(config))[0].server) == []

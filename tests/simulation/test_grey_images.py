@@ -10,7 +10,7 @@ from PIL import Image
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.simulation.checks import image_notes
 from tests.data.files import pictures, put
 from tests.tiny import tiny
@@ -33,7 +33,7 @@ def grey_folder(root: Path) -> Path:
 
 
 def said(config: RunConfig) -> list[str]:
-    return [line for line in texts(image_notes(config, deal(config))) if "grey" in line]
+    return [line for line in texts(image_notes(config, load_federation(config))) if "grey" in line]
 
 
 def of_folder(root: Path, **data: object) -> RunConfig:

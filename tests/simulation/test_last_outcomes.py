@@ -114,7 +114,7 @@ def test_of_rounds_that_come_in_late_the_last_counts() -> None:
     last.take(2, 1, values(1, 0))
     last.take(1, 0, values(1, 1))
     assert (last.round, set(last.by_client)) == (2, {1})
-    last.take(2, 0, {"knn": 0.5})  # somebody's own evaluation, of which no outcomes are known
+    last.take(2, 0, {"knn": 0.5})  # a third-party evaluation, of which no outcomes are known
     again = LastOutcomes()
     again.restore(last.state)
     assert again.by_client[0].right == {}

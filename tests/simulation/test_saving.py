@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings.blocks import CheckpointConfig
 from rayfed_ssl.simulation import saving
 from rayfed_ssl.simulation.saving import Saving
@@ -81,7 +81,7 @@ def test_checkpoints_name_the_public_images_and_hold_none(method: str, tmp_path:
 
 
 def test_a_checkpoint_of_an_earlier_version_has_the_images_themselves() -> None:
-    public, model = deal(tiny("flesd")).public, np.zeros(3)
+    public, model = load_federation(tiny("flesd")).public, np.zeros(3)
     assert public is not None
     given = {"public": public.pixels.view(), "model": model, "part": public.pixels[1:], "copy": public.pixels.copy()}
     named = saving.without_public_images(given, public)

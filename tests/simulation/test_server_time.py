@@ -12,7 +12,7 @@ import pytest
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.federated.clock import Clock
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
@@ -189,6 +189,6 @@ def test_below_zero_is_one_line() -> None:
 def test_the_student_and_its_teachers_read_a_batch_once() -> None:
     """As many images as the student takes, however many teachers look at them."""
     config = tiny("fedmkd", system={"server_seconds_per_image": 1.0}, method__epochs=3)
-    federation = deal(config)
+    federation = load_federation(config)
     server = fedmkd.Server(Setup(config, federation, InitialWeights(config, federation)))
     assert [server.server_images(t, clients) for t, clients in ((0, ()), (1, (0,)), (2, (0, 1, 2)))] == [0, 128, 192]

@@ -15,7 +15,7 @@ from rayfed_ssl import evaluation
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import PROTOCOLS
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.methods import METHODS
@@ -97,7 +97,7 @@ def test_a_run_and_its_evaluation_are_what_they_were(
 
 
 def shared(config: RunConfig) -> tuple[SharedEncoders, dict[str, Any]]:
-    federation = deal(config)
+    federation = load_federation(config)
     return SharedEncoders(config), {name: InitialWeights(config, federation)(name) for name in (ONE, TWO)}
 
 

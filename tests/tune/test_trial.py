@@ -21,7 +21,7 @@ from actors.failures import StateLost
 from actors.shares import Plan
 from rayfed_ssl.base.lock import Lock
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.federated.federation import deal
+from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
@@ -456,7 +456,7 @@ def test_a_population_does_not_wait_for_a_member_that_failed(tmp_path: Path) -> 
 @pytest.mark.parametrize(("sharing", "fits"), [(1, True), (2, True), (3, False)])
 def test_trials_divide_the_object_stores(sharing: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trial puts the images once; all together stay within the share of a node's store."""
-    federation = deal(tiny("fedsimclr"))
+    federation = load_federation(tiny("fedsimclr"))
     images = float(stores._pixel_bytes(federation))
     store = 2.5 * images / stores.STORE_SHARE
     node = {"Alive": True, "Resources": {"object_store_memory": store}}

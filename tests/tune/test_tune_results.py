@@ -238,7 +238,7 @@ def test_axes_of_parallel_coordinates() -> None:
 @pytest.mark.parametrize(
     ("resources", "concurrent", "trials", "expected"),  # expected: trials at a time, actors, CPUs and GPUs of each
     [
-        ({}, None, 6, (1, 1, 1.0, 1.0)),  # a GPU belongs to one trial unless somebody says otherwise
+        ({}, None, 6, (1, 1, 1.0, 1.0)),  # a GPU belongs to one trial unless the user says otherwise
         ({}, 4, 6, (4, 1, 1.0, 0.25)),
         ({"actors": 2}, 3, 6, (3, 2, 1.0, 0.1666)),
         ({"gpus_per_client": 0.25}, None, 6, (4, 1, 1.0, 0.25)),

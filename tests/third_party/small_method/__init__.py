@@ -1,4 +1,4 @@
-"""A method, an objective, its head, an encoder and a partition of somebody else's, found by entry points."""
+"""A third-party method, objective, head, encoder and partition, found by entry points."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.sources import SOURCES
-from rayfed_ssl.settings.located import NEED_A_PATH, located, title
+from rayfed_ssl.settings.data_argument import NEED_A_PATH, parse_data_argument, title
 
 
 def made(root: Path, *files: str) -> Path:
@@ -33,7 +33,7 @@ def made(root: Path, *files: str) -> Path:
     ],
 )
 def test_a_folder_is_what_lies_in_it(files: list[str], name: str, tmp_path: Path) -> None:
-    found = located(str(made(tmp_path / "d", *files)))
+    found = parse_data_argument(str(made(tmp_path / "d", *files)))
     assert (found.name, found.path) == (name, tmp_path / "d")
 
 
@@ -53,17 +53,17 @@ def test_files_names_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "{name: parquet, path: x.parquet, columns: {label: disease}}": {"name": "parquet", "path": Path("x.parquet")},
     }
     for text, expected in cases.items():
-        found = located(text)
+        found = parse_data_argument(text)
         assert {"name": found.name, "path": found.path} == expected, text
-    assert located("{name: parquet, path: x.parquet, columns: {label: disease}}").columns.label == "disease"
+    assert parse_data_argument("{name: parquet, path: x.parquet, columns: {label: disease}}").columns.label == "disease"
     made(tmp_path, "digits/train/0/x.png")
-    assert located("digits").name == "imagefolder"  # what lies there comes before a name
+    assert parse_data_argument("digits").name == "imagefolder"  # what lies there comes before a name
 
 
 def test_a_title_is_read_back(tmp_path: Path) -> None:
     for text in ("digits", "hub:a/b", f"imagefolder:{tmp_path}"):
-        assert title(located(text)) == text
-        assert located(title(located(text))) == located(text)
+        assert title(parse_data_argument(text)) == text
+        assert parse_data_argument(title(parse_data_argument(text))) == parse_data_argument(text)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_title_is_read_back(tmp_path: Path) -> None:
 def test_a_mistake_is_one_line(text: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=f"^{line}") as refused:
-        located(text, "--data")
+        parse_data_argument(text, "--data")
     assert "\n" not in str(refused.value)
 
 

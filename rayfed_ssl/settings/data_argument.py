@@ -37,7 +37,7 @@ class _Argument(Block):
     data: SourceConfig
 
 
-def located(text: str, key: str = "data") -> SourceConfig:
+def parse_data_argument(text: str, key: str = "data") -> SourceConfig:
     """The block that reads the data set ``text`` names; ``key`` stands before what is wrong with it. Nothing is read
     but the names of files.
 
@@ -55,11 +55,11 @@ def located(text: str, key: str = "data") -> SourceConfig:
     return validate(_Argument, {"data": block}, origin=key).data
 
 
-def located_of_run(text: str, own: SourceConfig, key: str = "data") -> SourceConfig:
-    """Like :func:`located`, but where ``text`` is the place of a run's own images the run's block ``own`` reads them,
-    which knows their columns and folders.
+def parse_data_argument_of_run(text: str, own: SourceConfig, key: str = "data") -> SourceConfig:
+    """Like :func:`parse_data_argument`, but where ``text`` is the place of a run's own images, the run's block ``own``
+    reads them, which knows their columns and folders.
     """
-    return _if_own(text.strip(), own) or located(text, key)
+    return _if_own(text.strip(), own) or parse_data_argument(text, key)
 
 
 def _if_own(text: str, own: SourceConfig) -> SourceConfig | None:
@@ -98,7 +98,7 @@ def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[Non
 
 
 def title(config: SourceConfig) -> str:
-    """The data set in one word, such as :func:`located` reads: its source's name, and its path where it has one."""
+    """The data set in one word, as :func:`parse_data_argument` reads it: its source's name, and its path if any."""
     return config.name if config.path is None else f"{config.name}:{config.path}"
 
 

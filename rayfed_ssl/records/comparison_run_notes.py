@@ -8,7 +8,7 @@ from rayfed_ssl.records.comparison import Comparison
 MOST = 1000  # characters of a note
 
 
-def noted(comparison: Comparison) -> list[str]:
+def run_notes(comparison: Comparison) -> list[str]:
     """A line for each note, with the rows that it is of where it is not of all.
 
     Of several seeds each row's first tells: what was counted of who holds what is another number with each split.

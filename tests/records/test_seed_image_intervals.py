@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 from numpy.typing import NDArray
 
-from rayfed_ssl.records.crossed import half_width, mean_squares
+from rayfed_ssl.records.seed_image_intervals import half_width, mean_squares
 
 Matrix = NDArray[np.float64]
 
