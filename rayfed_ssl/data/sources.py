@@ -304,7 +304,7 @@ def load(
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     if copies is not None and OWN_IMAGES & SOURCES[config.name].reads:
         group = f"{key}.group" if "group" in SOURCES[config.name].reads else f"{key}.columns.group"
-        notes += near_copy_notes(found, copies, digest, cache / f"{stem}-near-copies.json", group)
+        notes += near_copy_notes(found, copies, digest, cache / f"{stem}-near.json", group)
     called = {split: stored.names for split, stored in found.items()}
     grey = counts["grey"] == left[1]
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")

@@ -18,6 +18,7 @@ import pytest
 import rayfed_ssl
 from rayfed_ssl.base import notes as notes_module
 from rayfed_ssl.base.notes import Note, as_notes, public_lines
+from rayfed_ssl.data import near_copies
 from rayfed_ssl.data.column_values import Empty, gaps
 from rayfed_ssl.data.copies import copies
 from rayfed_ssl.data.decoded_notes import SAID, counted, misfitting, plain
@@ -69,7 +70,10 @@ def of_data(folder: Path) -> tuple[Note, ...]:
         *over_share(numbers, np.arange(30), 0.1, grouped=False),
         *counted(dict.fromkeys(SAID, 3), "black", "data"),
         *misfitting([dict.fromkeys(MISFITS, Misfits(3, -5.0, 900.0, {WHO: 3}))], "their own window"),
-        *plain(np.zeros((2, 3), np.uint8), 1, "black", "data"),
+        *plain(np.zeros((2, 3), np.uint8), 1, "black", "data", [WHO, "b"]),
+        *near_copies.note(
+            near_copies.NearCopies([(0, 1), (2, 3)], 9, 9), (9, 9), ([WHO, "b"], ["c", WHO]), "data.group"
+        ),
         *alone,
         *held_out_notes(np.zeros(9, np.int64), np.arange(2), (WHO,), np.arange(9), f"{WHO}'s file"),
         *unseen_classes("train", numbers, np.arange(2)),
@@ -168,6 +172,7 @@ LINES = (
         "256 grey levels: a few pixels, such as hot ones, are far darker or brighter"
     ),
     "2 images are of one single colour throughout",
+    "2 of 9 test images almost equal a training image: accuracy on them is partly memory",
     "6 of 30 images, about a fifth of each class, were held out as test images",
     "some classes were too small to hold a test image out: accuracies are over the others alone",
     "2 of 9 images, about a fifth of each class and whole groups at a time, were held out as test images",
