@@ -150,6 +150,20 @@ def test_what_arrives_at_one_instant_is_taken_before_anybody_starts() -> None:
     assert [slots.pop_next_arrival()[:3] for _ in range(3)] == [(10.0, 0, 1), (10.0, 1, 1), (10.0, 2, 1)]
 
 
+def test_a_checkpoint_of_an_earlier_version_is_read() -> None:
+    """The keys that every version has written; the order of a row's values is (time, client, version, visit, lost)."""
+    written = {
+        "idle": [3], "free": 0, "flights": [[2.0, 0, 1, 0, False], [4.0, 2, 0, 1, True]],
+        "visits": {0: 1}, "version": 1,
+    }  # fmt: skip
+    slots = Slots([0, 1, 2, 3], 2)
+    slots.state = written
+    assert slots.state == written
+    first, second = slots.pop_next_arrival(), slots.pop_next_arrival()
+    assert (first.time, first.client, first.version, first.visit, first.lost) == (2.0, 0, 1, 0, False)
+    assert (second.time, second.client, second.version, second.visit, second.lost) == (4.0, 2, 0, 1, True)
+
+
 def test_who_cannot_be_reached_keeps_its_place_in_the_queue() -> None:
     slots = Slots([0, 1, 2, 3], 2)
     slots.start(0.0, [False, True, False, True], lambda client, visit: Attempt(1.0 + client, lost=False))
