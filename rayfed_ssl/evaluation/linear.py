@@ -93,10 +93,7 @@ class LinearProbe:
 
     def __init__(self, x: Tensor, y: Tensor, classes: int, recipe: ProbeRecipe, seed: int) -> None:
         self.moments = moments(x) if recipe.standardise else None
-        self.weight, self.bias = fit(
-            self._scaled(x), y, classes, recipe.epochs, recipe.lr, recipe.batch(len(x)), seed,
-            weight_decay=recipe.weight_decay, shuffle=recipe.shuffle,
-        )  # fmt: skip
+        self.weight, self.bias = fit(self._scaled(x), y, classes, recipe, seed)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits (C, M) of features (M, D)."""
@@ -107,19 +104,9 @@ class LinearProbe:
 
 
 @torch.no_grad()
-def fit(
-    x: Tensor,
-    y: Tensor,
-    classes: int,
-    epochs: int,
-    lr: float,
-    batch_size: int,
-    seed: int,
-    *,
-    weight_decay: float = 0.0,
-    shuffle: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """The probe's weight (C, D) and bias (C, 1), from uniform weights within 1/sqrt(D) and zero biases.
+def fit(x: Tensor, y: Tensor, classes: int, recipe: ProbeRecipe, seed: int) -> tuple[Tensor, Tensor]:
+    """The probe's weight (C, D) and bias (C, 1), from uniform weights within 1/sqrt(D) and zero biases. ``x`` is taken
+    as it is: ``recipe.standardise`` is up to the caller.
 
     The gradient of the mean cross-entropy is written out, with classes as rows: two to three times faster than autograd
     on (B, C) logits, where a softmax over ten columns costs more than the matrix products.
@@ -128,10 +115,11 @@ def fit(
     bound = x.shape[1] ** -0.5
     weight = torch.empty(classes, x.shape[1]).uniform_(-bound, bound, generator=start).to(x.device)
     bias = torch.zeros(classes, 1, device=x.device)
-    optimizer = optimizers.Adam([weight, bias], lr=lr, weight_decay=weight_decay, fused=True)
+    optimizer = optimizers.Adam([weight, bias], lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True)
+    batch_size = recipe.batch(len(x))
     columns = torch.arange(batch_size, device=x.device)
-    for _ in range(epochs):
-        rows_of_epoch = torch.randperm(len(x), generator=order) if shuffle else torch.arange(len(x))
+    for _ in range(recipe.epochs):
+        rows_of_epoch = torch.randperm(len(x), generator=order) if recipe.shuffle else torch.arange(len(x))
         for rows in torch.split(rows_of_epoch.to(x.device), batch_size):
             images, truth = x.index_select(0, rows), y[rows]
             error = torch.addmm(bias, weight, images.T).softmax(dim=0)  # (C, B)

@@ -14,7 +14,7 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from rayfed_ssl.base.seeding import generator
-from rayfed_ssl.evaluation.linear import PAPERS, LinearConfig, LinearProbe, RecipeName, fit, measure
+from rayfed_ssl.evaluation.linear import PAPERS, LinearConfig, LinearProbe, ProbeRecipe, RecipeName, fit, measure
 from rayfed_ssl.evaluation.standard import moments, standardise
 from tests.evaluation.materials import digits, linear_accuracy, of_features
 
@@ -50,7 +50,7 @@ def test_pixels_and_floats_have_the_same_moments() -> None:
 def test_written_out_gradient_and_batches_equal_autograd() -> None:
     train_x, train_y, _, _ = digits()
     x, seed, lr, batch = standardise(train_x, *moments(train_x)), 11, 3e-3, 500
-    weight, bias = fit(x, train_y, 10, 3, lr, batch, seed)
+    weight, bias = fit(x, train_y, 10, ProbeRecipe(3, lr, batch), seed)
 
     start, order = generator(seed, "linear", "init"), generator(seed, "linear", "order")
     layer = torch.nn.Linear(64, 10).double()
@@ -80,9 +80,10 @@ def test_accuracy_is_that_of_scikit_learn_on_digits() -> None:
 def test_same_seed_same_bits_and_the_seed_matters() -> None:
     x, y, _, _ = digits()
     torch.manual_seed(1)
-    first = fit(x, y, 10, 2, 3e-3, 300, 5)
+    recipe = ProbeRecipe(2, 3e-3, 300)
+    first = fit(x, y, 10, recipe, 5)
     torch.manual_seed(2)
-    again, other = fit(x, y, 10, 2, 3e-3, 300, 5), fit(x, y, 10, 2, 3e-3, 300, 6)
+    again, other = fit(x, y, 10, recipe, 5), fit(x, y, 10, recipe, 6)
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0], other[0])
