@@ -27,7 +27,7 @@ from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.messages import Averaging, Chunk, ClientError, OperationResult, State, Task, mapped
 from rayfed_ssl.federated.process_context import device_name
 from rayfed_ssl.federated.results import EvaluatedEncoder
-from rayfed_ssl.simulation.worker import Worker, run_chunk
+from rayfed_ssl.simulation.worker import ClientInput, Worker, run_chunk
 
 Factory = Callable[[RunConfig, Federation], Worker]
 CONTEXT_BYTES = 0.4e9  # a CUDA context and its libraries' workspaces, which the allocator's cap does not count
@@ -154,24 +154,24 @@ class ClientActor:
             return {name: mapped(fetched(value), fetched) for name, value in fields.items()}
 
         task = Task(work.operation, work.round, filled(work.message), work.starts, work.compare_clients)
-        own = [filled(fields) for fields in work.own]
-        states = [None if place is None else place.of(values) for place in work.states]
+        inputs = [
+            ClientInput(client, filled(own), None if place is None else place.of(values))
+            for client, own, place in zip(work.clients, work.own, work.states, strict=True)
+        ]
         running = self._running(work)
         total = None if running is None else running.total
         chunk, new = run_chunk(
-            self.worker, task, clients=work.clients, own=own, states=states, averaging=work.averaging,
-            where=self.info.where, running=total,
+            self.worker, task, inputs, averaging=work.averaging, where=self.info.where, running=total
         )  # fmt: skip
         for error in [e for e in chunk.errors if OUT_OF_MEMORY.search(e.trace)]:
             k = work.clients.index(error.client)
-            again, (new[k],) = self._alone(task, error, own[k], states[k], work.averaging, total)
+            again, (new[k],) = self._alone(task, inputs[k], work.averaging, total)
             chunk = merged(chunk, error, again, work.clients)
         if running is not None:
             running.tags.append(work.tag)
         succeeded = {result.client for result in chunk.results}
         has_state = [  # or had one, and emptied it
-            client in succeeded and bool(now or before)
-            for client, before, now in zip(work.clients, states, new, strict=True)
+            given.client in succeeded and bool(now or given.state) for given, now in zip(inputs, new, strict=True)
         ]
         changed = [state if keep else None for state, keep in zip(new, has_state, strict=True)]
         within, apart, sum_header = changed, list[Any](), None
@@ -206,13 +206,7 @@ class ClientActor:
         return SumHeader(tuple(held.tags), held.total, nbytes), totals
 
     def _alone(
-        self,
-        task: Task,
-        error: ClientError,
-        own: Mapping[str, Any],
-        state: State | None,
-        averaging: Averaging | None,
-        total: FixedPointSum | None,
+        self, task: Task, given: ClientInput, averaging: Averaging | None, total: FixedPointSum | None
     ) -> tuple[Chunk, list[State | None]]:
         """A client that ran out of GPU memory once more, in a process that holds nothing else."""
         del self.worker
@@ -222,8 +216,7 @@ class ClientActor:
         self.worker = self.reopen()
         self.worker.on_device.room = 0  # also of images
         chunk, states = run_chunk(
-            self.worker, task, clients=[error.client], own=[own], states=[state], averaging=averaging,
-            where=self.info.where, running=total,
+            self.worker, task, [given], averaging=averaging, where=self.info.where, running=total
         )  # fmt: skip
         chunk.errors = [self._with_advice(e) for e in chunk.errors]
         return chunk, states

@@ -15,7 +15,7 @@ from rayfed_ssl.federated.messages import SERVER, Averaging, Chunk, Each, State,
 from rayfed_ssl.federated.process_context import device_name
 from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.simulation.memory import check_fits, estimate, free_memory
-from rayfed_ssl.simulation.worker import Worker, run_chunk
+from rayfed_ssl.simulation.worker import ClientInput, Worker, run_chunk
 
 
 class LocalCohort(Cohort):
@@ -47,8 +47,8 @@ class LocalCohort(Cohort):
             fields = opened(own(client))
             freeze(fields)
             chunk, (new,) = run_chunk(
-                self.worker, task, clients=[client], own=[fields], states=[state], averaging=averaging,
-                where="in this process", running=total,
+                self.worker, task, [ClientInput(client, fields, state)], averaging=averaging, where="in this process",
+                running=total,
             )  # fmt: skip
             if new is not None and (new or state) and client != SERVER and chunk.results:
                 freeze(new)

@@ -6,7 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -105,13 +105,20 @@ class Worker(ProcessContext):
         return kind(self, client, round, operation, state, visit=visit, halves=halves)
 
 
+@dataclass(frozen=True)
+class ClientInput:
+    """What one client of a call is given beside the task: its own fields, and its state, None where it has none yet."""
+
+    client: int
+    own: Mapping[str, Any]
+    state: State | None
+
+
 def run_chunk(
     worker: Worker,
     task: Task,
+    inputs: Sequence[ClientInput],
     *,
-    clients: Sequence[int],
-    own: Sequence[Mapping[str, Any]],
-    states: Sequence[State | None],
     averaging: Averaging | None,
     where: str,
     running: FixedPointSum | None = None,
@@ -119,8 +126,7 @@ def run_chunk(
     """The work of one call: each client in turn, sums of the averaged fields where the clients run.
 
     Args:
-        own: each client's own fields.
-        states: each client's state, None for one never asked before.
+        inputs: of the clients, in the order in which they are run.
         averaging: what to sum; None to return whole replies.
         where: this place in words, for error messages.
         running: takes the sum, where it goes on after this call; otherwise the chunk has a sum of its own.
@@ -130,13 +136,15 @@ def run_chunk(
         MixedArchitectures, UserError: what no policy may drop: `mean` over clients of different architectures, and what
             only the user can mend, such as another file on this machine than the run's.
     """
-    chunk, new_states = Chunk(total=FixedPointSum() if averaging and running is None else None), list(states)
+    chunk = Chunk(total=FixedPointSum() if averaging and running is None else None)
+    new_states = [given.state for given in inputs]
     total = chunk.total if running is None else running
-    for k, client in enumerate(clients):
+    for k, given in enumerate(inputs):
+        client = given.client
         try:
             round, visit = task.start(client)
-            message = {**task.message, **own[k]}
-            result, state = worker.execute(task.operation, client, round, message, states[k], visit)
+            message = {**task.message, **given.own}
+            result, state = worker.execute(task.operation, client, round, message, given.state, visit)
             if client in task.compare_clients:
                 result = replace(result, compared_features=worker.features_of_client(client, round))
             booked, reply = sizes(result.reply), dict(result.reply)
