@@ -25,7 +25,7 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.data import partition_rules as rules
 from rayfed_ssl.data.images import Images
-from rayfed_ssl.data.partition_base import Deal, GivenClients, Indices, Partition, checked
+from rayfed_ssl.data.partition_base import Deal, GivenClients, Indices, NaturalClients, Partition, checked
 from rayfed_ssl.data.partition_file import read_partition
 
 NO_IMAGE = "its images, if it has any, are test images, cannot be decoded, or lie beyond data.limit"
@@ -244,13 +244,12 @@ def partition(
     labels: NDArray[np.int64],
     clients: int,
     seed: int,
-    natural: NDArray[np.int64] | None = None,
+    natural: NaturalClients | None = None,
     indices: NDArray[np.int64] | None = None,
-    natural_names: Sequence[str] = (),
 ) -> list[Indices]:
     """Share images out to clients.
 
-    ``labels`` and ``natural`` (the clients in the data) describe all images; ``indices`` are those to share out
+    ``labels`` and ``natural`` (None: data without clients) describe all images; ``indices`` are those to share out
     (default: all of them), for when public images were taken out first. ``seed`` is the run's; the partition's own goes
     before it. Returns one sorted index array per client, empty where the partition leaves a client out. Raises
     UserError where the configuration does not fit the data, and where a rule gives what is no partition.
@@ -264,7 +263,8 @@ def partition(
             f"data.partition.name: {config.name} goes by labels, but {unlabelled} of {len(chosen)} images have"
             f" none; allowed here: {others}"
         )
-    deal = Deal(chosen, labels, natural, clients, config.split_seed(seed), natural_names)
+    natural = natural or NaturalClients()
+    deal = Deal(chosen, labels, natural.of_images, clients, config.split_seed(seed), natural.names)
     return checked(config.shards(deal), deal, _called(config), config.leaves_out)
 
 

@@ -24,6 +24,14 @@ Indices = NDArray[np.int64]
 MOST_NAMED = 5  # clients that are left out
 
 
+@dataclass(frozen=True, eq=False)
+class NaturalClients:
+    """The clients that the data give the M training images."""
+
+    of_images: NDArray[np.int64] | None = None  # (M,) each image's client, -1: none; None: data without clients
+    names: Sequence[str] = ()  # of the clients
+
+
 @dataclass(frozen=True)
 class Deal:
     """The input of a partition: n of the M training images, to be shared out to N clients."""

@@ -22,7 +22,7 @@ from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
 from rayfed_ssl.data.holdout import leaves_too_few, stratified_share
 from rayfed_ssl.data.images import Dataset, Images, Scaling
-from rayfed_ssl.data.partition_base import Partition
+from rayfed_ssl.data.partition_base import NaturalClients, Partition
 from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.tasks import split_tasks
@@ -217,10 +217,10 @@ def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.n
     """
 
     def partitioned(rows: np.ndarray) -> list[np.ndarray]:
+        natural = NaturalClients(train.clients, train.client_names)
         return partitions.partition(
-            config.data.partition, train.labels, config.clients.count, config.seed, train.clients, rows,
-            train.client_names,
-        )  # fmt: skip
+            config.data.partition, train.labels, config.clients.count, config.seed, natural, rows
+        )
 
     try:
         return partitioned(rest)

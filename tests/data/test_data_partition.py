@@ -20,6 +20,7 @@ from rayfed_ssl.data.partition import (
     label_histogram,
     partition,
 )
+from rayfed_ssl.data.partition_base import NaturalClients
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
 NATURAL = np.random.default_rng(1).integers(0, 4, len(LABELS))
@@ -29,14 +30,14 @@ CONFIGS = [Iid(), Dirichlet(alpha=0.3), ClassesPerClient(classes=5), ClassBlocks
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_shards_are_sorted_disjoint_within_the_indices_and_a_function_of_the_seed(config):
     indices = np.arange(0, len(LABELS), 2)[::-1]
-    shards = partition(config, LABELS, 4, 7, NATURAL, indices)
+    shards = partition(config, LABELS, 4, 7, NaturalClients(NATURAL), indices)
     together = np.concatenate(shards)
     assert len(shards) == 4
     assert all(shard.dtype == np.int64 and (np.diff(shard) > 0).all() for shard in shards)
     assert len(np.unique(together)) == len(together)
     assert set(together) <= set(indices)
-    again = partition(config, LABELS, 4, 7, NATURAL, indices[::-1])
-    other = partition(config, LABELS, 4, 8, NATURAL, indices)
+    again = partition(config, LABELS, 4, 7, NaturalClients(NATURAL), indices[::-1])
+    other = partition(config, LABELS, 4, 8, NaturalClients(NATURAL), indices)
     assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
     same = all(np.array_equal(a, b) for a, b in zip(shards, other, strict=True))
     assert same == isinstance(config, ClassBlocks | Natural)  # those draw nothing
@@ -109,7 +110,7 @@ def test_class_blocks_are_fedscs():
 
 
 def test_folders_give_each_client_its_group():
-    shards = partition(Natural(), np.full(len(NATURAL), -1), 4, 0, NATURAL)
+    shards = partition(Natural(), np.full(len(NATURAL), -1), 4, 0, NaturalClients(NATURAL))
     assert all((NATURAL[shard] == client).all() for client, shard in enumerate(shards))
 
 
@@ -162,7 +163,7 @@ def test_hold_out_takes_the_share_and_leaves_the_rest():
 )
 def test_what_does_not_fit_is_refused_in_one_line(config, labels, clients, natural, message):
     with pytest.raises(UserError, match=message) as error:
-        partition(config, labels, clients, 0, natural)
+        partition(config, labels, clients, 0, NaturalClients(natural))
     assert "\n" not in str(error.value)
 
 
@@ -171,22 +172,22 @@ def test_a_client_whose_images_are_all_held_out_is_refused_by_its_name_or_left_o
     with pytest.raises(
         UserError, match=rf"client 2 \(c\) has no image to train on, nor have 1 more \(all {held} of its .*select\)"
     ):
-        partition(Natural(), LABELS, 4, 0, NATURAL, rest, "abcd")
+        partition(Natural(), LABELS, 4, 0, NaturalClients(NATURAL, "abcd"), rest)
     with pytest.raises(UserError, match=r"client 4 \(e\) has no .*if it has any.*; data\.partition\.min_size=1 leaves"):
-        partition(Natural(), LABELS, 5, 0, NATURAL, None, "abcde")
+        partition(Natural(), LABELS, 5, 0, NaturalClients(NATURAL, "abcde"))
     with pytest.raises(UserError, match=r"client 2 has no image"):
-        partition(Natural(), LABELS, 4, 0, NATURAL, rest)
+        partition(Natural(), LABELS, 4, 0, NaturalClients(NATURAL), rest)
     for names, clients in (("abcd", 4), ("abcde", 5)):
-        shards = partition(Natural(min_size=1), LABELS, clients, 0, NATURAL, rest, names)
+        shards = partition(Natural(min_size=1), LABELS, clients, 0, NaturalClients(NATURAL, names), rest)
         assert [len(shard) for shard in shards] == [*np.bincount(NATURAL)[:2], *[0] * (clients - 2)]
     least = int(np.sort(np.bincount(NATURAL))[1])
-    shards = partition(Natural(min_size=least), LABELS, 4, 0, NATURAL)
+    shards = partition(Natural(min_size=least), LABELS, 4, 0, NaturalClients(NATURAL))
     assert [len(shard) for shard in shards] == [size if size >= least else 0 for size in np.bincount(NATURAL)]
 
 
 def test_images_that_are_no_clients_are_nobodys():
     natural = np.where(np.arange(len(NATURAL)) % 5 == 0, -1, NATURAL)
-    shards = partition(Natural(), LABELS, 4, 0, natural)
+    shards = partition(Natural(), LABELS, 4, 0, NaturalClients(natural))
     assert [shard.tolist() for shard in shards] == [np.flatnonzero(natural == client).tolist() for client in range(4)]
 
 

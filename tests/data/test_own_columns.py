@@ -16,6 +16,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
+from rayfed_ssl.data.partition_base import NaturalClients
 from rayfed_ssl.data.sources import SourceConfig, load
 
 SIZE = 8
@@ -61,7 +62,8 @@ def test_empty_and_blank_text_is_no_class_and_no_client(tmp_path: Path, kind: pa
             "4 images have an empty label: unlabelled",
             "3 images have an empty client: nobody's",
         )
-    assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.clients))] == [1, 1]  # as of null
+    shards = partition(Natural(), data.train.labels, 2, 0, NaturalClients(data.train.clients))
+    assert [*map(len, shards)] == [1, 1]  # as of null
     assert catalogued(config(root)).class_names == ("sick", "well")
 
 

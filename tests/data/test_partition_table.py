@@ -17,7 +17,7 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import build
 from rayfed_ssl.data import corruptions
 from rayfed_ssl.data.partition import PARTITIONS, client_names, hold_out, partition, take_public
-from rayfed_ssl.data.partition_base import Deal, Partition
+from rayfed_ssl.data.partition_base import Deal, NaturalClients, Partition
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.simulation.checks import ignored_clients
 from rayfed_ssl.simulation.resuming import digests_of
@@ -117,7 +117,7 @@ def test_what_a_rule_is_asked_and_what_becomes_of_its_answer() -> None:
     GIVEN["asked"] = rule
     natural, indices = np.arange(40) % 5, np.arange(39, 0, -2)
     for config, seed in ((Given(rule="asked"), 7), (Given(rule="asked", seed=9), 9)):
-        shards = partition(config, LABELS, 3, 7, natural, indices)
+        shards = partition(config, LABELS, 3, 7, NaturalClients(natural), indices)
         (found, mixed) = asked.pop(), numpy_generator(seed, "partition").permutation(np.arange(1, 40, 2))
         assert np.array_equal(found.chosen, np.arange(1, 40, 2))
         assert (found.clients, found.seed) == (3, seed)

@@ -21,6 +21,7 @@ from rayfed_ssl.data.array_names import parsed
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
+from rayfed_ssl.data.partition_base import NaturalClients
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.settings.data_argument import parse_data_argument
 from tests.data.files import write_parquet
@@ -401,7 +402,7 @@ def test_an_array_says_who_holds_an_image(tmp_path: Path) -> None:
     assert data.train.clients.tolist() == [1, 0, -1, 0] * 3
     assert data.test.clients.tolist() == [0, 1, -1, 0, 0, 1]
     assert "4 images have an empty client: nobody's" in texts(data.notes)
-    assert [*map(len, partition(Natural(), data.train.labels, 2, 0, data.train.clients))] == [6, 3]
+    assert [*map(len, partition(Natural(), data.train.labels, 2, 0, NaturalClients(data.train.clients)))] == [6, 3]
     refused(r"^data\.columns\.client: found 'clinic'; .* has the arrays", path, columns={"client": "clinic"})
     medmnist(path, train_clients=np.arange(12) / 7)
     refused(

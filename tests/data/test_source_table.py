@@ -16,6 +16,7 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
+from rayfed_ssl.data.partition_base import NaturalClients
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.data.table_cells import typed
 from rayfed_ssl.data.table_images import Places
@@ -70,7 +71,7 @@ def test_a_table_says_what_images_are(pets: Path, tmp_path: Path) -> None:
     assert {number: label for number, (label, _) in found.items()} == {k: k % 2 for k in range(20)}
     assert sorted(label for label, split in found.values() if split == "test") == [0, 0, 1, 1]  # a fifth of each class
     assert data.train.client_names == ("h0", "h1", "h2")
-    shards = partition(Natural(), data.train.labels, 3, 0, data.train.clients, None, data.train.client_names)
+    shards = partition(Natural(), data.train.labels, 3, 0, NaturalClients(data.train.clients, data.train.client_names))
     for client, rows in enumerate(shards):
         numbers = [k for row in rows for k in range(20) if (PIXELS[k] == data.train.pixels[row]).all()]
         assert {k % 3 for k in numbers} == {client}
