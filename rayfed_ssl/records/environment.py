@@ -31,43 +31,54 @@ URI_SECRET = re.compile(r"(\w+://)[^/@\s]+@")
 URI_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 
 
-def environment(
-    *,
-    device: str,
-    threads: int,
-    images: str,
-    public_images: str | None = None,
-    imports: Mapping[str, str] | None = None,
-    files: Mapping[str, str] | None = None,
-    scaled: Mapping[str, Scaling] | None = None,
-    notes: Sequence[Note] = (),
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RunFacts:
+    """What ``environment.json`` records of a run beside this machine and this version of the code.
+
+    Args:
+        device: what clients train on, in words: their machine need not be this one.
+        threads: of PyTorch, in each process that trains.
+        images: the digest of the data set.
+        public_images: the digest of public images of another source.
+        imports: digests of the code that the run brought along, by name.
+        files: digests of the other files that it read, by key.
+        scaled: how images of more than 8 bits were scaled, by configuration block.
+        notes: what the run printed before its first round.
+    """
+
+    device: str
+    threads: int
+    images: str
+    public_images: str | None = None
+    imports: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    scaled: Mapping[str, Scaling] = field(default_factory=dict)
+    notes: Sequence[Note] = ()
+
+
+def environment(run: RunFacts) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
     Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
-    up, never imported. ``device`` is what clients train on, in words: their machine need not be this one. ``images``
-    is the digest of the data set, ``public_images`` that of public images of another source, ``imports`` are those of
-    the code a run brought along, ``files`` those of the other files it read, by key; ``scaled`` what was done to images
-    of more than 8 bits, by configuration block; ``notes`` what it said before its first round: their
-    texts and, as ``card_notes``, what a model card has of them. A run without public images of another source, without
-    files, images of more than 8 bits or notes, has no such key.
+    up, never imported. Of notes, there are the texts and, as ``card_notes``, the parts that a model card shows. A run
+    without public images of another source, without files, images of more than 8 bits or notes, has no such key.
     """
     revision, changed = git_revision()
     return {
         "python": platform.python_version(),
         "versions": {"torch": str(torch.__version__)} | {name: installed(name) for name in PACKAGES},
         "host": host(),
-        "device": device,
+        "device": run.device,
         "cuda": torch.version.cuda,
-        "threads": threads,
-        "images": images,
-        **({} if public_images is None else {"public_images": public_images}),
-        **({"scaled": {key: asdict(scaling) for key, scaling in scaled.items()}} if scaled else {}),
-        **({"files": dict(files)} if files else {}),
-        **recorded_notes(notes),
+        "threads": run.threads,
+        "images": run.images,
+        **({} if run.public_images is None else {"public_images": run.public_images}),
+        **({"scaled": {key: asdict(scaling) for key, scaling in run.scaled.items()}} if run.scaled else {}),
+        **({"files": dict(run.files)} if run.files else {}),
+        **recorded_notes(run.notes),
         "git_revision": revision,
         "git_changed": changed,
-        "imports": dict(imports or {}),
+        "imports": dict(run.imports),
         "command": command_line(sys.argv),
     }
 
@@ -82,28 +93,13 @@ def host() -> dict[str, Any]:
     }
 
 
-def write_environment(
-    folder: Path,
-    *,
-    device: str,
-    threads: int,
-    images: str,
-    resumed: bool,
-    public_images: str | None = None,
-    imports: Mapping[str, str] | None = None,
-    files: Mapping[str, str] | None = None,
-    scaled: Mapping[str, Scaling] | None = None,
-    notes: Sequence[Note] = (),
-) -> None:
+def write_environment(folder: Path, run: RunFacts, *, resumed: bool) -> None:
     """Write ``environment.json`` into the run folder, atomically.
 
     A resumed run keeps it. Where anything but the command line differs from what was written last, it adds
     ``environment-2.json``, ``environment-3.json``, ...; a run that starts afresh removes those of an earlier attempt.
     """
-    found = environment(
-        device=device, threads=threads, images=images, public_images=public_images, imports=imports, files=files,
-        scaled=scaled, notes=notes,
-    )  # fmt: skip
+    found = environment(run)
     later = sorted(folder.glob("environment-*.json"), key=_number)
     if not resumed:
         for path in later:

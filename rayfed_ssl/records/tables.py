@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,20 +192,9 @@ def bookings_table(bookings: Iterable[Booking]) -> pa.Table:
     return table(bookings, COMMUNICATION)
 
 
-def write_partition(
-    folder: Path,
-    shards: Mapping[int, Mapping[str, np.ndarray]],
-    *,
-    labels: np.ndarray,
-    public: np.ndarray | None,
-    public_labels: np.ndarray | None = None,
-    held_out: np.ndarray | None = None,
-    names: Sequence[str] | None = None,
-    class_names: Sequence[str] = (),
-    origin: Origin | None = None,
-) -> None:
-    """Write ``partition.parquet``: client (null: nobody's own), split, index, label (null where there is none), and
-    class_name where classes are called otherwise than by their numbers.
+@dataclass(frozen=True, eq=False)
+class PartitionRows:
+    """The images that ``partition.parquet`` lists.
 
     Args:
         shards: client -> split (train, es, rb, test) -> indices into the source (n,).
@@ -214,19 +204,35 @@ def write_partition(
         held_out: indices of the images to choose by, split "select"; their labels are the source's.
         names: of the clients, where they have any.
         class_names: of the classes, by label.
-        origin: how many clients there are and where the public images came from, for who reads the file as a partition.
+        origin: how many clients there are and where the public images came from, for a run with this partition.
     """
-    pieces = []
-    for client in sorted(shards):
-        pieces += [_partition_piece(client, split, index, labels[index]) for split, index in shards[client].items()]
-    if public is not None:
-        pieces.append(_partition_piece(None, "public", public, public_labels))
-    if held_out is not None:
-        pieces.append(_partition_piece(None, "select", held_out, labels[held_out]))
-    rows = pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries()
-    rows = with_names(_with_classes(rows, class_names), names)
-    rows = rows.replace_schema_metadata(None if origin is None else origin.metadata)
-    replace_file(folder / "partition.parquet", lambda path: pq.write_table(rows, path, compression="zstd"))
+
+    shards: Mapping[int, Mapping[str, np.ndarray]]
+    labels: np.ndarray
+    public: np.ndarray | None = None
+    public_labels: np.ndarray | None = None
+    held_out: np.ndarray | None = None
+    names: Sequence[str] | None = None
+    class_names: Sequence[str] = ()
+    origin: Origin | None = None
+
+
+def write_partition(folder: Path, rows: PartitionRows) -> None:
+    """Write ``partition.parquet``: client (null: no client's own), split, index, label (null where there is none), and
+    class_name where classes are called otherwise than by their numbers.
+    """
+    pieces, labels = [], rows.labels
+    for client in sorted(rows.shards):
+        shard = rows.shards[client]
+        pieces += [_partition_piece(client, split, index, labels[index]) for split, index in shard.items()]
+    if rows.public is not None:
+        pieces.append(_partition_piece(None, "public", rows.public, rows.public_labels))
+    if rows.held_out is not None:
+        pieces.append(_partition_piece(None, "select", rows.held_out, labels[rows.held_out]))
+    found = pa.concat_tables([PARTITION.empty_table(), *pieces]).unify_dictionaries()
+    found = with_names(_with_classes(found, rows.class_names), rows.names)
+    found = found.replace_schema_metadata(None if rows.origin is None else rows.origin.metadata)
+    replace_file(folder / "partition.parquet", lambda path: pq.write_table(found, path, compression="zstd"))
 
 
 def _repeated(name: str, count: int) -> pa.DictionaryArray:

@@ -28,7 +28,7 @@ from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.remarks import largest_class
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.records.environment import write_environment
+from rayfed_ssl.records.environment import RunFacts, write_environment
 from rayfed_ssl.records.journal import Journal
 from rayfed_ssl.records.paired import paired
 from rayfed_ssl.records.settings_table import markdown
@@ -40,7 +40,7 @@ from rayfed_ssl.records.summary import (
     virtual_seconds,
 )
 from rayfed_ssl.records.summary_file import write_summary
-from rayfed_ssl.records.tables import SKIPPED, Drop, read_metrics, write_images, write_partition
+from rayfed_ssl.records.tables import SKIPPED, Drop, PartitionRows, read_metrics, write_images, write_partition
 from rayfed_ssl.records.trained_image_digests import trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 
@@ -72,18 +72,17 @@ class Recorder:
             folder, resume_round=resumed_from, clients=config.clients.count, names=federation.given_names
         )
         self.drawn: dict[str, int] = {}  # matrices over pairs of clients: the round that TensorBoard has seen last
-        write_environment(
-            folder,
+        facts = RunFacts(
             device=device,
             threads=config.resources.threads,
             images=federation.dataset.digest,
             public_images=federation.public_digest,
-            resumed=resumed_from is not None,
             imports=digests(config.extensions),
             files=files,
             scaled=federation.scaled,
             notes=notes,
         )
+        write_environment(folder, facts, resumed=resumed_from is not None)
         self.undrawn = resumed_from is None and config.figures
         if resumed_from is None:
             self._first_page()
@@ -98,9 +97,8 @@ class Recorder:
             write_images(self.folder, names)
         write_trained(self.folder, trained_digests(federation, self.config.uses_public))
         public = federation.public_indices
-        write_partition(
-            self.folder,
-            dict(enumerate(federation.shards)),
+        rows = PartitionRows(
+            shards=dict(enumerate(federation.shards)),
             labels=labels,
             public=public,
             public_labels=None if public is None else labels[public],
@@ -109,6 +107,7 @@ class Recorder:
             class_names=federation.dataset.train.class_names,
             origin=federation.origin,
         )
+        write_partition(self.folder, rows)
         self.configured(0)
         self.journal.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
 

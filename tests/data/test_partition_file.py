@@ -17,7 +17,7 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.partition import FromFile, Iid, client_names, hold_out, partition, take_public
 from rayfed_ssl.data.partition_file import read_partition
-from rayfed_ssl.records.tables import write_partition
+from rayfed_ssl.records.tables import PartitionRows, write_partition
 
 LABELS = np.arange(12) % 3
 LISTS = [[0, 5, 1], [2, 3, 4, 11], [6, 7, 8, 9, 10]]
@@ -69,10 +69,12 @@ def test_a_runs_own_partition_comes_out_again(tmp_path, public):
         indices, written[0] = shards[0], shards[0][:0]
     write_partition(
         tmp_path,
-        {client: {"train": shard} for client, shard in enumerate(written)},
-        labels=LABELS,
-        public=indices if len(indices) else None,
-        public_labels=LABELS[indices] if len(indices) else None,
+        PartitionRows(
+            {client: {"train": shard} for client, shard in enumerate(written)},
+            labels=LABELS,
+            public=indices if len(indices) else None,
+            public_labels=LABELS[indices] if len(indices) else None,
+        ),
     )
     config = FromFile(path=tmp_path / "partition.parquet")
     taken, left = np.array([], np.int64), np.arange(12)
@@ -94,11 +96,13 @@ def test_images_to_choose_by_are_nobodys_and_never_public(tmp_path, public):
     taken = None if public == "none" else given
     write_partition(
         tmp_path,
-        shards,
-        labels=LABELS,
-        public=taken,
-        public_labels=None if taken is None else LABELS[taken],
-        held_out=select,
+        PartitionRows(
+            shards,
+            labels=LABELS,
+            public=taken,
+            public_labels=None if taken is None else LABELS[taken],
+            held_out=select,
+        ),
     )
     config = FromFile(path=tmp_path / "partition.parquet")
     found = read_partition(config.path, LABELS)
@@ -174,7 +178,7 @@ def test_the_metadata_says_how_many_clients_there_are_and_whose_public_images_we
 def test_tasks_splits_are_known_but_only_train_is_shared_out(tmp_path):
     splits = {"train": np.array([0, 1]), "es": np.array([2]), "rb": np.array([3]), "test": np.array([4, 5])}
     other = {"train": np.array([6, 7, 8]), "es": np.array([9]), "rb": np.array([10]), "test": np.array([11])}
-    write_partition(tmp_path, {0: splits, 1: other}, labels=LABELS, public=None)
+    write_partition(tmp_path, PartitionRows({0: splits, 1: other}, labels=LABELS, public=None))
     shards = partition(FromFile(path=tmp_path / "partition.parquet"), LABELS, 2, 0)
     assert [shard.tolist() for shard in shards] == [[0, 1], [6, 7, 8]]
 

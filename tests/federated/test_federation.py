@@ -18,7 +18,7 @@ from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.federated.federation import Federation, load_federation, require_public
 from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.records.tables import write_partition
+from rayfed_ssl.records.tables import PartitionRows, write_partition
 from rayfed_ssl.simulation.checks import image_notes
 from tests.data.test_own_columns import write
 from tests.tiny import tiny
@@ -107,7 +107,8 @@ def test_a_runs_partition_is_taken_over_with_its_public_images(tmp_path):
     labels = first.dataset.train.labels
     indices = first.public_indices
     write_partition(
-        tmp_path, dict(enumerate(first.shards)), labels=labels, public=indices, public_labels=labels[indices]
+        tmp_path,
+        PartitionRows(dict(enumerate(first.shards)), labels=labels, public=indices, public_labels=labels[indices]),
     )
     path = str(tmp_path / "partition.parquet")
     second = loaded(tmp_path, seed=2, data__partition={"name": "file", "path": path}, **public)
@@ -251,11 +252,13 @@ def written(folder: Path, federation: Federation) -> str:
     origin, public_labels = federation.origin, None if indices is None else labels[indices]
     write_partition(
         folder,
-        dict(enumerate(federation.shards)),
-        labels=labels,
-        public=indices,
-        public_labels=public_labels,
-        origin=origin,
+        PartitionRows(
+            dict(enumerate(federation.shards)),
+            labels=labels,
+            public=indices,
+            public_labels=public_labels,
+            origin=origin,
+        ),
     )
     return str(folder / "partition.parquet")
 

@@ -28,6 +28,7 @@ from rayfed_ssl.records.tables import (
     METRICS,
     Commit,
     Metric,
+    PartitionRows,
     bookings_table,
     communication_parts,
     metrics_parts,
@@ -87,7 +88,8 @@ def run_folder(
     communication_parts(folder).write(Commit(len(curve), 0), bookings_table(booked))
     chosen = None if held_out is None else np.array(held_out)
     write_partition(
-        folder, {0: {"train": np.array(images)}}, labels=np.zeros(10, np.int64), public=None, held_out=chosen
+        folder,
+        PartitionRows({0: {"train": np.array(images)}}, labels=np.zeros(10, np.int64), public=None, held_out=chosen),
     )
     sums = {f"{d}_bytes": sum(b.bytes for b in booked if b.direction == d) for d in ("up", "down")}
     write_json(

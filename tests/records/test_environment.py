@@ -15,6 +15,7 @@ import torch
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.records.environment import (
     Recorded,
+    RunFacts,
     command_line,
     environment,
     git_revision,
@@ -31,9 +32,9 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_the_file_says_what_the_run_ran_on(tmp_path: Path) -> None:
-    write_environment(tmp_path, device="cpu", threads=3, images="a1", resumed=False)
+    write_environment(tmp_path, RunFacts(device="cpu", threads=3, images="a1"), resumed=False)
     written = json.loads((tmp_path / "environment.json").read_text())
-    assert written == environment(device="cpu", threads=3, images="a1")
+    assert written == environment(RunFacts(device="cpu", threads=3, images="a1"))
     assert written["images"] == "a1"
     assert written["python"] == platform.python_version()
     assert written["versions"]["torch"] == torch.__version__
@@ -45,11 +46,10 @@ def test_the_file_says_what_the_run_ran_on(tmp_path: Path) -> None:
 def test_what_a_run_began_with_is_read_back(tmp_path: Path) -> None:
     files = {"system.devices": "c3"}
     notes = [Note("class Ada", "a class"), Note("x"), Note("class Bob", "a class")]
-    write_environment(
-        tmp_path, device="cpu", threads=1, images="a1", public_images="b2", files=files, resumed=False, notes=notes
-    )
+    facts = RunFacts(device="cpu", threads=1, images="a1", public_images="b2", files=files, notes=notes)
+    write_environment(tmp_path, facts, resumed=False)
     assert recorded(tmp_path) == Recorded("a1", "b2", files, ("class Ada", "x", "class Bob"), ("a class",))
-    write_environment(tmp_path, device="cpu", threads=1, images="a1", resumed=False, notes=notes[1:2])
+    write_environment(tmp_path, RunFacts(device="cpu", threads=1, images="a1", notes=notes[1:2]), resumed=False)
     assert "card_notes" not in json.loads((tmp_path / "environment.json").read_text())
 
 
@@ -66,7 +66,7 @@ def test_of_a_damaged_or_an_older_file_nothing_is_known(text: str | None, tmp_pa
 
 def test_the_first_machines_file_is_kept_and_another_adds_its_own(tmp_path: Path) -> None:
     def write(device: str, resumed: bool) -> list[str]:
-        write_environment(tmp_path, device=device, threads=1, images="a1", resumed=resumed)
+        write_environment(tmp_path, RunFacts(device=device, threads=1, images="a1"), resumed=resumed)
         return sorted(path.name for path in tmp_path.iterdir())
 
     assert write("cpu", False) == ["environment.json"]
@@ -84,8 +84,8 @@ def test_the_first_machines_file_is_kept_and_another_adds_its_own(tmp_path: Path
 
 def test_ray_is_looked_up_and_not_imported() -> None:
     code = (
-        "import sys; from rayfed_ssl.records.environment import environment; "
-        "environment(device='cpu', threads=1, images=''); assert 'ray' not in sys.modules"
+        "import sys; from rayfed_ssl.records.environment import RunFacts, environment; "
+        "environment(RunFacts(device='cpu', threads=1, images='')); assert 'ray' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 

@@ -18,6 +18,7 @@ from rayfed_ssl.records.journal import Journal
 from rayfed_ssl.records.tables import (
     COMMUNICATION,
     METRICS,
+    PartitionRows,
     communication_totals,
     read_communication,
     read_metrics,
@@ -260,7 +261,7 @@ def test_partition_table(tmp_path: Path) -> None:
         0: {"train": np.array([4, 2]), "test": np.array([9])},
         1: {"train": np.array([0]), "es": np.zeros(0, np.int64)},
     }
-    write_partition(tmp_path, shards, labels=labels, public=np.array([7, 8]))
+    write_partition(tmp_path, PartitionRows(shards, labels=labels, public=np.array([7, 8])))
     rows = [tuple(row.values()) for row in pq.read_table(tmp_path / "partition.parquet").to_pylist()]
     assert rows == [
         (0, "train", 4, 1),
@@ -270,7 +271,7 @@ def test_partition_table(tmp_path: Path) -> None:
         (None, "public", 7, None),
         (None, "public", 8, None),
     ]
-    write_partition(tmp_path, shards, labels=labels, public=np.array([7]), public_labels=labels[[7]])
+    write_partition(tmp_path, PartitionRows(shards, labels=labels, public=np.array([7]), public_labels=labels[[7]]))
     table = pq.read_table(tmp_path / "partition.parquet")
     assert table["label"].to_pylist() == [1, 2, 0, 0, 1]
     assert table.column_names == ["client", "split", "index", "label"]
