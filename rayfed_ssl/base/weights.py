@@ -48,21 +48,20 @@ class Weights:
 class Resident(Weights):
     """Values that still lie where a module computed them: ``buffer`` (E,) on its device, in ``order``.
 
-    The vector is made when somebody reads it. What leaves the process, or is kept, is plain :class:`Weights`.
+    The vector is made when it is first read. What leaves the process, or is kept, is plain :class:`Weights`; so is what
+    :meth:`with_vector` returns. ``dataclasses.replace`` raises TypeError, as there is no vector to replace.
     """
 
-    order: Order
-    buffer: Tensor
+    def __init__(self, order: Order, buffer: Tensor) -> None:
+        self.order, self.buffer = order, buffer
 
-    def __new__(cls, layout: str, vector: np.ndarray, parameters: int) -> Weights:  # type: ignore[misc]
-        """A vector that is given makes plain weights (``dataclasses.replace``)."""
-        return Weights(layout, vector, parameters)
+    @property
+    def layout(self) -> str:
+        return self.order.layout
 
-    @staticmethod
-    def of(order: Order, buffer: Tensor) -> Resident:
-        made = object.__new__(Resident)
-        made.__dict__.update(layout=order.layout, parameters=order.parameters, order=order, buffer=buffer)
-        return made
+    @property
+    def parameters(self) -> int:
+        return self.order.parameters
 
     @cached_property
     def vector(self) -> np.ndarray:
@@ -121,7 +120,7 @@ def pack(*modules: nn.Module) -> Weights:
     copy stays on their device until its vector is read; of others it is one float32 array on the CPU.
     """
     if (flat := flat_of(modules, lambda: layout_of(*modules))) is not None:
-        return Resident.of(flat.order, flat.read())
+        return Resident(flat.order, flat.read())
     parameters, buffers = tensors_of(modules)
     if not parameters and not buffers:
         return Weights(layout_of(*modules), np.zeros(0, np.float32), 0)

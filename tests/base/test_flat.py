@@ -134,8 +134,13 @@ def test_copies_and_other_processes_get_plain_values() -> None:
     assert type(sent) is Weights
     np.testing.assert_array_equal(sent.vector, taken.vector)
     assert type(plain({"a": {"b": taken}})["a"]["b"]) is Weights
-    changed = replace(taken, vector=taken.vector * 2)
+    changed = taken.with_vector(taken.vector * 2)
     assert type(changed) is Weights
+    assert (changed.layout, changed.parameters) == (taken.layout, taken.parameters)
+    np.testing.assert_array_equal(changed.vector, 2 * pack(apart).vector)
+    with pytest.raises(TypeError):  # it has no vector of its own to replace
+        replace(taken, vector=changed.vector)
+    assert type(copy.copy(taken)) is type(copy.deepcopy(taken)) is Weights
     twin = copy.deepcopy(together)
     with torch.no_grad():
         for tensor in floating(twin):
