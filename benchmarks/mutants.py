@@ -46,7 +46,7 @@ class BadTable(ValueError):
 class Mutant:
     """One broken line."""
 
-    file: str  # name of a file below SOURCES, wherever it lies
+    file: str  # name of a file below SOURCES, wherever it lies; with its folder's name where others are called alike
     breaks: str  # the equation, and what is wrong without the line
     text: str  # found once in the files of that name
     replacement: str

@@ -135,6 +135,19 @@ def circles(edges: dict[str, set[str]]) -> list[str]:
     return sorted(name for name in edges if name in reached(name))
 
 
+def side_by_side(package: str, edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """What lies side by side in a package, modules and packages, and which of it imports which other."""
+
+    def part(name: str) -> str:
+        return name.removeprefix(f"{package}.").split(".")[0] if name.startswith(f"{package}.") else ""
+
+    found: dict[str, set[str]] = {}
+    for name, imported_names in edges.items():
+        if here := part(name):
+            found.setdefault(here, set()).update({part(other) for other in imported_names} - {"", here})
+    return found
+
+
 def upward(edges: dict[str, set[str]], layers: tuple[str, ...]) -> list[str]:
     """``importer -> imported`` where the imported module lies in a higher layer."""
     order = [layer.removesuffix(".py") for layer in layers]
@@ -156,6 +169,31 @@ def test_no_circle_and_no_import_back_up() -> None:
     assert upward({name: found for name, found in edges.items() if not name.startswith(roots)}, LAYERS) == []
 
 
+def test_no_circle_between_what_lies_side_by_side_in_a_package() -> None:
+    """No two modules import each other, but two packages could, by different modules."""
+    known = modules()
+    edges = {name: imports_of(path, known) for name, path in known.items()}
+    packages = [name for name, path in known.items() if path.name == "__init__.py"]
+    assert {"rayfed_ssl", "rayfed_ssl.data", "rayfed_ssl.data.readers"} <= set(packages)
+    assert {package: found for package in packages if (found := circles(side_by_side(package, edges)))} == {}
+
+
+def test_within_data_what_is_read_what_is_decoded_and_what_is_kept_are_apart() -> None:
+    """The sentences of docs/architecture.md."""
+    known = modules()
+    parts = side_by_side("rayfed_ssl.data", {name: imports_of(path, known) for name, path in known.items()})
+    low = {"images", "source_notes", "holdout"}
+    for name in low:
+        assert parts[name] <= low
+    assert parts["decoding"] <= low
+    assert parts["pixels"] <= {*low, "decoding"}
+    assert parts["readers"] <= {*low, "decoding"}
+    assert {"decoding", "pixels", "readers"} <= parts["sources"]
+    assert {name for name, found in parts.items() if "sources" in found} == {"catalogue"}
+    for name in ("partition", "partition_base", "partition_rules", "partition_file", "feature_skew"):
+        assert not parts[name] & {"readers", "sources"}
+
+
 def test_no_import_is_for_types_only() -> None:
     guarded = re.compile(r"^\s*if (typing\.)?TYPE_CHECKING", re.MULTILINE)
     assert [str(path) for path in modules().values() if guarded.search(path.read_text(encoding="utf-8"))] == []
@@ -163,6 +201,17 @@ def test_no_import_is_for_types_only() -> None:
 
 def test_circles_and_arrows_back_up_are_seen() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c"]
+    across = {
+        "p.q.a": {"p.r.b", "p.q.z"},
+        "p.q.z": set(),
+        "p.r.b": {"o"},
+        "o": set(),
+        "p.r.c": {"p.q.z"},
+        "p.s": {"p.q.a"},
+    }
+    assert circles(across) == []
+    assert side_by_side("p", across) == {"q": {"r"}, "r": {"q"}, "s": {"q"}}
+    assert circles(side_by_side("p", across)) == ["q", "r"]
     edges = {"rayfed_ssl.base.x": {"rayfed_ssl.config"}, "actors.y": {"rayfed_ssl.config", "tune.z"}, "tune.z": set()}
     assert upward(edges, LAYERS) == ["rayfed_ssl.base.x -> rayfed_ssl.config", "actors.y -> tune.z"]
 

@@ -26,19 +26,19 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, composed, printable
-from rayfed_ssl.data.array_names import WHOLE
-from rayfed_ssl.data.column_values import label_texts, numbered
-from rayfed_ssl.data.folder_images import every_image
 from rayfed_ssl.data.images import Payload
-from rayfed_ssl.data.parquet_files import few_rows, homes_of, readable
-from rayfed_ssl.data.source_arrays import open_arrays, read_beside
-from rayfed_ssl.data.source_hub import hub_folder
-from rayfed_ssl.data.source_parquet import Columns, class_names, image_column, read_labels
-from rayfed_ssl.data.source_table import open_tables
-from rayfed_ssl.data.source_table import read_beside as read_cells
+from rayfed_ssl.data.pixels.store import default_cache
+from rayfed_ssl.data.readers.arrays.names import WHOLE
+from rayfed_ssl.data.readers.arrays.source import open_arrays, read_beside
+from rayfed_ssl.data.readers.column_values import label_texts, numbered
+from rayfed_ssl.data.readers.folders.images import every_image
+from rayfed_ssl.data.readers.parquet.files import few_rows, homes_of, readable
+from rayfed_ssl.data.readers.parquet.hub import hub_folder
+from rayfed_ssl.data.readers.parquet.source import Columns, class_names, image_column, read_labels
+from rayfed_ssl.data.readers.split_names import split_of_file
+from rayfed_ssl.data.readers.tables.source import open_tables
+from rayfed_ssl.data.readers.tables.source import read_beside as read_cells
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
-from rayfed_ssl.data.split_names import split_of_file
-from rayfed_ssl.data.store import default_cache
 
 ID = "id"
 

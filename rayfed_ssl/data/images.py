@@ -1,7 +1,7 @@
 """The data set as all other code sees it: one uint8 array per split, with labels, class names, clients and groups.
 
 Shape legend: N images, H height, W width, C channels (1 or 3).
-Pixels are usually a read-only view of a memory-mapped file (see ``store``).
+Pixels are usually a read-only view of a memory-mapped file (see ``pixels.store``).
 """
 
 from __future__ import annotations

@@ -36,30 +36,30 @@ from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.bit_depth import PERCENTILES, Range
-from rayfed_ssl.data.copies import kept_copies
-from rayfed_ssl.data.decode import MOST_PIXELS, Background, Fit, ImageForm
-from rayfed_ssl.data.decoded_notes import counted, misfitting, outside_of, scaled
-from rayfed_ssl.data.dicom import installed
-from rayfed_ssl.data.folder_layouts import Layout
-from rayfed_ssl.data.folder_names import expression
-from rayfed_ssl.data.formats import HEIC_HERE
+from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range
+from rayfed_ssl.data.decoding.decode import MOST_PIXELS, Background, Fit, ImageForm
+from rayfed_ssl.data.decoding.dicom import installed
+from rayfed_ssl.data.decoding.formats import HEIC_HERE
 from rayfed_ssl.data.images import Dataset, Images, Listing, Scaling, Source
-from rayfed_ssl.data.listing_checks import in_order, sound
-from rayfed_ssl.data.percentiles import kept_range
-from rayfed_ssl.data.pixel_digests import kept_digests
-from rayfed_ssl.data.source_arrays import arrays_source
-from rayfed_ssl.data.source_digits import digits_source
-from rayfed_ssl.data.source_files import add_files, root_of
-from rayfed_ssl.data.source_folder import folder_source
-from rayfed_ssl.data.source_hub import hub_source
+from rayfed_ssl.data.pixels.cache_names import add_files, root_of
+from rayfed_ssl.data.pixels.copies import kept_copies
+from rayfed_ssl.data.pixels.digests import kept_digests
+from rayfed_ssl.data.pixels.notes import counted, misfitting, outside_of, scaled
+from rayfed_ssl.data.pixels.percentiles import kept_range
+from rayfed_ssl.data.pixels.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
+from rayfed_ssl.data.pixels.stored_notes import near_copy_notes, plain_notes
+from rayfed_ssl.data.readers.arrays.source import arrays_source
+from rayfed_ssl.data.readers.digits import digits_source
+from rayfed_ssl.data.readers.folders.layouts import Layout
+from rayfed_ssl.data.readers.folders.names import expression
+from rayfed_ssl.data.readers.folders.source import folder_source
+from rayfed_ssl.data.readers.listing_checks import in_order, sound
+from rayfed_ssl.data.readers.parquet.hub import hub_source
+from rayfed_ssl.data.readers.parquet.source import Columns, parquet_source
+from rayfed_ssl.data.readers.tables.source import table_source
+from rayfed_ssl.data.readers.torchvision import torchvision_source
+from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES
 from rayfed_ssl.data.source_notes import recounted
-from rayfed_ssl.data.source_parquet import Columns, parquet_source
-from rayfed_ssl.data.source_table import table_source
-from rayfed_ssl.data.source_torchvision import torchvision_source
-from rayfed_ssl.data.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
-from rayfed_ssl.data.stored_notes import near_copy_notes, plain_notes
-from rayfed_ssl.data.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
 

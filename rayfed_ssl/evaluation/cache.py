@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from rayfed_ssl.base.files import replace_file
-from rayfed_ssl.data.store import default_cache
+from rayfed_ssl.data.pixels.store import default_cache
 from rayfed_ssl.evaluation.outcomes import EncoderValues, as_json, from_json, outcomes_of
 from rayfed_ssl.evaluation.protocol import Protocol
 from rayfed_ssl.evaluation.transfer import TRANSFER

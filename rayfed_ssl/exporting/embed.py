@@ -31,16 +31,16 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.bit_depth import PERCENTILES
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
-from rayfed_ssl.data.copies import of_one_colour
-from rayfed_ssl.data.decode import ImageForm
-from rayfed_ssl.data.decoded_notes import of_table
-from rayfed_ssl.data.decoding import decoded_blocks
-from rayfed_ssl.data.folder_images import has_client_folders
+from rayfed_ssl.data.decoding.bit_depth import PERCENTILES
+from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.threads import decoded_blocks
 from rayfed_ssl.data.images import BadImage
+from rayfed_ssl.data.pixels.copies import of_one_colour
+from rayfed_ssl.data.pixels.notes import of_table
+from rayfed_ssl.data.pixels.store import Traits
+from rayfed_ssl.data.readers.folders.images import has_client_folders
 from rayfed_ssl.data.sources import SourceConfig
-from rayfed_ssl.data.store import Traits
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.process_context import resolve_device
 from rayfed_ssl.models.transform import HIGH_BIT_DEPTH, as_input, in_yaml

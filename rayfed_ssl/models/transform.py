@@ -23,8 +23,8 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.bit_depth import PERCENTILES
-from rayfed_ssl.data.decode import Background, Fit, ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.bit_depth import PERCENTILES
+from rayfed_ssl.data.decoding.decode import Background, Fit, ImageForm, decode, decode_opened
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.data.sources import SourceConfig

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.pixel_digests import pixel_digests
+from rayfed_ssl.data.pixels.digests import pixel_digests
 from rayfed_ssl.federated.federation import Federation
 
 FILE = "trained.parquet"

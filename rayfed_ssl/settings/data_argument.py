@@ -21,11 +21,11 @@ import yaml
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.array_names import holds_images
-from rayfed_ssl.data.column_values import Unnamed
-from rayfed_ssl.data.formats import SUFFIXES
+from rayfed_ssl.data.decoding.formats import SUFFIXES
+from rayfed_ssl.data.readers.arrays.names import holds_images
+from rayfed_ssl.data.readers.column_values import Unnamed
+from rayfed_ssl.data.readers.walking import ARRAYS, CSV
 from rayfed_ssl.data.sources import SOURCES, SourceConfig
-from rayfed_ssl.data.walking import ARRAYS, CSV
 from rayfed_ssl.settings.files import validate
 from rayfed_ssl.settings.plain_yaml import parse, problem
 

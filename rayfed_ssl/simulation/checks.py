@@ -13,9 +13,9 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.decoded_notes import all_grey
 from rayfed_ssl.data.holdout import leaves_too_few
 from rayfed_ssl.data.partition_base import GivenClients
+from rayfed_ssl.data.pixels.notes import all_grey
 from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.federation import Federation

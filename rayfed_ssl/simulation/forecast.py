@@ -25,8 +25,8 @@ from rayfed_ssl.base.notes import Note, texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import amount, last_line
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.decoding import decoding_told
-from rayfed_ssl.data.store import CACHE, default_cache
+from rayfed_ssl.data.decoding.threads import decoding_told
+from rayfed_ssl.data.pixels.store import CACHE, default_cache
 from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.messages import TRAINS

@@ -19,7 +19,7 @@ from rayfed_ssl import extensions
 from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.decoding import decoding_told
+from rayfed_ssl.data.decoding.threads import decoding_told
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.fedbuff import FedBuff
 from rayfed_ssl.federated.federation import Federation, load_federation

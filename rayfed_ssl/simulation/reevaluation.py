@@ -18,9 +18,9 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.data import sources
-from rayfed_ssl.data.bit_depth import PERCENTILES
-from rayfed_ssl.data.copies import without_test
+from rayfed_ssl.data.decoding.bit_depth import PERCENTILES
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.pixels.copies import without_test
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest

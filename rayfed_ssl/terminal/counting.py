@@ -7,7 +7,7 @@ import time
 import rich.progress as bars
 from rich.console import Console
 
-from rayfed_ssl.data.decoding import TOLD_S
+from rayfed_ssl.data.decoding.threads import TOLD_S
 from rayfed_ssl.terminal.bars import Bar
 
 

@@ -15,8 +15,8 @@ import torch
 from rayfed_ssl import config
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.pixels.store import default_cache
 from rayfed_ssl.data.sources import SOURCES, SourceConfig
-from rayfed_ssl.data.store import default_cache
 from rayfed_ssl.records.environment import installed
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint

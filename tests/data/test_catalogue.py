@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
-from rayfed_ssl.data.source_parquet import Columns
+from rayfed_ssl.data.readers.parquet.source import Columns
 from rayfed_ssl.data.sources import SourceConfig, load
 from tests.data.files import HUGGING_FACE, pictures, png, put, write_parquet
 

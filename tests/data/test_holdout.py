@@ -19,7 +19,7 @@ from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.simulation.checks import check_shards
 from tests.data.files import put, tree_of
-from tests.data.test_own_columns import write
+from tests.data.readers.test_own_columns import write
 from tests.tiny import run_locally
 
 Draw = Callable[..., np.ndarray]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.pixel_digests import kept_digests, pixel_digests
+from rayfed_ssl.data.pixels.digests import kept_digests, pixel_digests
 from rayfed_ssl.exporting.card import card
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.federated.federation import load_federation

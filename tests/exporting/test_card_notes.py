@@ -18,19 +18,19 @@ import pytest
 import rayfed_ssl
 from rayfed_ssl.base import notes as notes_module
 from rayfed_ssl.base.notes import Note, as_notes, public_lines
-from rayfed_ssl.data import near_copies
-from rayfed_ssl.data.column_values import Empty, gaps
-from rayfed_ssl.data.copies import copies
-from rayfed_ssl.data.decoded_notes import SAID, counted, misfitting, plain
 from rayfed_ssl.data.holdout import held_out_notes
 from rayfed_ssl.data.images import Dataset, Images
-from rayfed_ssl.data.limits import unseen_classes
-from rayfed_ssl.data.ownership import shared_notes, ungrouped
 from rayfed_ssl.data.partition import FromFile, Natural
+from rayfed_ssl.data.pixels import near_copies
+from rayfed_ssl.data.pixels.copies import copies
+from rayfed_ssl.data.pixels.notes import SAID, counted, misfitting, plain
+from rayfed_ssl.data.pixels.store import MISFITS, Misfits
+from rayfed_ssl.data.readers.column_values import Empty, gaps
+from rayfed_ssl.data.readers.limits import unseen_classes
+from rayfed_ssl.data.readers.ownership import shared_notes, ungrouped
+from rayfed_ssl.data.readers.split_rows import NO_LABEL, Beside
 from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.sources import SourceConfig, load
-from rayfed_ssl.data.split_rows import NO_LABEL, Beside
-from rayfed_ssl.data.store import MISFITS, Misfits
 from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
 from rayfed_ssl.exporting.encoders import run_encoder

@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import Catalogue
-from rayfed_ssl.data.store import THREADS
+from rayfed_ssl.data.pixels.store import THREADS
 from rayfed_ssl.exporting import embed as embedding
 from rayfed_ssl.exporting.embed import BLOCK, embed
 from rayfed_ssl.exporting.encoders import RunEncoder, run_encoder

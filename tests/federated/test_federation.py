@@ -20,7 +20,7 @@ from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.tables import PartitionRows, write_partition
 from rayfed_ssl.simulation.checks import image_notes
-from tests.data.test_own_columns import write
+from tests.data.readers.test_own_columns import write
 from tests.tiny import tiny
 
 

@@ -48,7 +48,7 @@ from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint, claim
 from rayfed_ssl.storage.claim import rewriting
-from tests.data.test_own_columns import write
+from tests.data.readers.test_own_columns import write
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
 

@@ -288,7 +288,7 @@ def test_a_check_fills_a_cache_that_was_named_and_the_run_finds_it(
     images += ["clients.count=2", "resources.actors=1"]
     assert check(capsys, str(empty / "demo.yaml"), *images)[0] == 0
     assert len([*(empty / "cache").glob("*.arrow")]) == 2
-    monkeypatch.setattr("rayfed_ssl.data.store.decoded_blocks", None)  # nothing is decoded any more
+    monkeypatch.setattr("rayfed_ssl.data.pixels.store.decoded_blocks", None)  # nothing is decoded any more
     assert check(capsys, str(empty / "demo.yaml"), *images)[0] == 0
     assert [path.name for path in sorted(empty.iterdir())] == [
         "cache", "demo.yaml", "home", "images", "temporary", "work",
@@ -299,7 +299,7 @@ def test_a_check_fills_a_cache_that_was_named_and_the_run_finds_it(
 def test_long_decoding_says_how_far_it_is(
     empty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, quiet: bool
 ) -> None:
-    monkeypatch.setattr("rayfed_ssl.data.decoding.TOLD_S", 0.0)
+    monkeypatch.setattr("rayfed_ssl.data.decoding.threads.TOLD_S", 0.0)
     put(empty / "images", tree_of({"a": 20, "b": 20}))
     images = ["data.name=imagefolder", f"data.path={empty / 'images'}", "data.image_size=8", "data.limit=null"]
     images += ["clients.count=2", "resources.actors=1"]

@@ -1,0 +1,1 @@
+"""Turns image files, bytes and arrays into uint8 squares: formats, bit depth, DICOM, threads."""

@@ -1,0 +1,375 @@
+"""Decodes an image into a uint8 square of the run's size and channels.
+
+Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
+to 0..255 by ``data.range`` or, without one, by their own smallest and largest value; of DICOM the values are those of
+its modality LUT, and its own window comes before its own range (see ``dicom``). Images that carry an orientation (EXIF)
+are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
+colours and of transparency.
+Transparent pixels are laid on black, or on what ``data.background`` says, whatever colour lies hidden in them.
+
+Shape legend: S image size, C channels (1 or 3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.decoding import dicom
+from rayfed_ssl.data.decoding.bit_depth import (
+    EightBitImage,
+    Range,
+    are_high_bit_depth_colours,
+    colours_to_eight_bits,
+    grey_values,
+    has_high_bit_depth_colours,
+    is_high_bit_depth,
+    refuse_signed_bytes,
+    to_bytes,
+    to_eight_bits,
+)
+from rayfed_ssl.data.decoding.dicom_heads import HEAD, is_dicom
+from rayfed_ssl.data.decoding.formats import (
+    DICOM,
+    FORMATS,
+    SUFFIXES,
+    UNKNOWN,
+    has_more_bands,
+    heic_format,
+    jpeg2000_depth,
+    tiff_found,
+    undecodable,
+)
+from rayfed_ssl.data.images import BadImage, Payload
+
+Fit = Literal["crop", "pad", "stretch"]
+"""How an image becomes a square: its central one; all of it, within a black square; all of it, of other proportions."""
+
+Background = Literal["black", "white", "grey"]
+"""What transparent pixels are laid on; Pillow's grey is 128."""
+
+MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
+ENLARGED, LEAST_ENLARGED = 1.5, 32  # an image made larger so many times, to so many pixels a side, before it is said
+_UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such files have (PS3.10); dcmconv writes them"
+
+
+@dataclass(frozen=True)
+class ImageForm:
+    """What every image is brought to: (size, size, channels), from images of at most ``max_pixels`` pixels.
+
+    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. ``fit`` says how
+    images that are no squares become some, ``background`` what transparent pixels are laid on.
+    """
+
+    size: int
+    max_pixels: int = 50_000_000
+    channels: int = 3
+    range: Range | None = None
+    fit: Fit = "crop"
+    background: Background = "black"
+
+    @property
+    def mode(self) -> str:
+        """Pillow's name of these channels."""
+        return "L" if self.channels == 1 else "RGB"
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """``pixels`` (S, S, C) uint8; ``high_bit_depth`` if the image had more than 8 bits and was scaled; ``windowed`` if
+    it was, at any depth, by a window or a VOI LUT of its own (DICOM); ``frames`` if the file has
+    more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on ``background``;
+    ``cropped`` if only the central square is taken, and is less than half of the image; ``enlarged`` if it was made
+    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, ``narrow`` and ``spiked``
+    as of ``EightBitImage``;
+    ``bands`` if the file has more than those of the colours and of transparency, which alone were read;
+    ``grey`` if all pixels are, though there are three channels."""
+
+    pixels: NDArray[np.uint8]
+    high_bit_depth: bool
+    frames: bool = False
+    transparent: bool = False
+    cropped: bool = False
+    enlarged: bool = False
+    clipped: Range | None = None
+    narrow: Range | None = None
+    spiked: Range | None = None
+    bands: bool = False
+    windowed: bool = False
+    grey: bool = False
+
+
+def decode(payload: Payload, form: ImageForm) -> Decoded:
+    """Decode an image to a square, resized with PIL's antialiased bilinear filter.
+
+    With ``fit: crop`` that is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a
+    half, quarter or eighth where that still leaves at least twice ``size``. An EXIF orientation is applied; one that
+    cannot be read is none.
+
+    Raises:
+        BadImage: what cannot be decoded, images of more than ``max_pixels`` pixels (before their pixels are read),
+            images whose range cannot be told, formats other than ``FORMATS``.
+    """
+    if payload is None:
+        raise BadImage("no image bytes")
+    if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
+        return _told(decode((of := colours_to_eight_bits(payload, form.range)).pixels, form), of)
+    with _reasons(payload):
+        if not isinstance(payload, np.ndarray) and _may_be_dicom(payload) and is_dicom(_head(payload)):
+            return _decoded_dicom(payload, form)
+        with _opened(payload) as image:
+            frames, bands = _has_frames(image), has_more_bands(image)
+            decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
+            return replace(decoded, frames=frames, bands=bands)
+
+
+def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | None:
+    """The values of any shape that a range scales, without the padding of DICOM files; None of an image of 8 bits, and
+    of a file of colours, whose range is that of its bits.
+
+    Raises:
+        BadImage: as ``decode``, but for values that are not finite.
+    """
+    if payload is None:
+        raise BadImage("no image bytes")
+    if isinstance(payload, np.ndarray):
+        return None if payload.dtype == np.uint8 else payload.astype(np.float64)
+    with _reasons(payload):
+        if _may_be_dicom(payload) and is_dicom(_head(payload)):
+            with dicom.opened(payload) as scan:
+                _refuse_large(*scan.size, form)
+                frame = scan.frame((0.0, 1.0))  # with any range the file's window is not looked for
+            if frame.coloured or not frame.high_bit_depth:
+                return None
+            return frame.values if frame.seen is None or not frame.seen.any() else frame.values[frame.seen]
+        with _opened(payload) as image:
+            _refuse_large(*image.size, form)
+            refuse_signed_bytes(image)
+            depth = jpeg2000_depth(image)
+            return grey_values(image, depth) if is_high_bit_depth(image) else None
+
+
+@contextlib.contextmanager
+def _reasons(payload: Payload) -> Iterator[None]:
+    """Raise BadImage, with the reason, for whatever is raised of an image meanwhile."""
+    try:
+        yield
+    except BadImage:
+        raise
+    except dicom.NoImage as error:
+        raise BadImage(printable(error)) from error
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"more than {MOST_PIXELS} pixels, the most that max_pixels may be") from error
+    except UnidentifiedImageError as error:
+        unmarked = isinstance(payload, Path) and payload.suffix.lower() in DICOM
+        found = tiff_found(payload) or undecodable(_head(payload))
+        raise BadImage(found or (_NO_MARK if unmarked else UNKNOWN)) from error
+    except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
+        if isinstance(error, OSError) and error.errno is not None and isinstance(payload, Path):
+            raise BadImage(_unread(payload, error)) from error
+        raise _damaged(error) from error
+
+
+def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
+    """As ``decode``, of an image that is open already. It stays open, at its size. A large JPEG is read in full where
+    it was read already or lies in memory; an unread file is opened a second time, to be read as ``decode`` reads it.
+
+    Raises:
+        BadImage: as ``decode``. Of 16 bits in each of several channels, and of a JPEG 2000's depth, nothing is known
+            once the image is loaded.
+    """
+    if getattr(image, "tile", ()) and image.format in ("JPEG", "MPO"):
+        path = Path(getattr(image, "filename", ""))
+        if path.is_file():
+            return decode(path, form)
+    try:
+        return _decoded(image, form)
+    except BadImage:
+        raise
+    except Exception as error:
+        raise _damaged(error) from error
+
+
+def _unread(file: Path, error: OSError) -> str:
+    """What is wrong with a file of which nothing can be read."""
+    leads = f"; it is a link to {printable(os.readlink(file))}" if file.is_symlink() else ""
+    return f"it cannot be read: {error.strerror}{leads}"
+
+
+def _damaged(error: Exception) -> BadImage:
+    return BadImage(printable(" ".join(f"{type(error).__name__}: {error}".split())))
+
+
+def _decoded(
+    image: Image.Image, form: ImageForm, draft: Callable[[Image.Image], object] = lambda image: None
+) -> Decoded:
+    """``draft`` may reduce the image before its pixels are read, once it is known not to be too large."""
+    width, height = image.size
+    _refuse_large(width, height, form)
+    refuse_signed_bytes(image)
+    depth = jpeg2000_depth(image)
+    high_bit_depth = has_high_bit_depth_colours(image, form.range, depth)
+    draft(image)
+    image = _upright(image)
+    if not is_high_bit_depth(image):
+        return replace(_as_square(image, (width, height), form), high_bit_depth=high_bit_depth)
+    of = to_eight_bits(image, form.range, depth)
+    return _told(_as_square(Image.fromarray(of.pixels), (width, height), form), of)
+
+
+def _told(decoded: Decoded, of: EightBitImage) -> Decoded:
+    """An image that had more than 8 bits."""
+    return replace(decoded, high_bit_depth=True, clipped=of.clipped, narrow=of.narrow, spiked=of.spiked)
+
+
+def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
+    """As ``_decoded``, of a DICOM file; raises ``dicom.NoImage``, too."""
+    with dicom.opened(payload) as scan:
+        _refuse_large(*scan.size, form)
+        frame, frames = scan.frame(form.range), scan.frames
+    if frame.coloured:
+        high_bit_depth = not frame.palette and are_high_bit_depth_colours(frame.bits, "RGB", form.range)
+        of = EightBitImage((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
+    else:
+        high_bit_depth, of = frame.high_bit_depth, to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
+    square = replace(_as_square(Image.fromarray(of.pixels), scan.size, form), frames=frames, windowed=frame.windowed)
+    return _told(square, of) if high_bit_depth else square
+
+
+def _refuse_large(width: int, height: int, form: ImageForm) -> None:
+    if width * height > form.max_pixels:
+        raise BadImage(
+            f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}"
+        )
+
+
+def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> Decoded:
+    """An image of 8 bits a channel as a square; ``size`` is the (width, height) that it had in its file."""
+    opaque = _laid_on(image, form.background)
+    pixels = _square(opaque.convert(form.mode), form)
+    cropped = form.fit == "crop" and max(size) > 2 * min(size)
+    transparent, enlarged = opaque is not image, _is_enlarged(*size, form)
+    return Decoded(pixels, False, False, transparent, cropped, enlarged, grey=_is_grey(pixels))
+
+
+def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
+    if isinstance(payload, np.ndarray):
+        pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
+        return Image.fromarray(np.ascontiguousarray(pixels))
+    try:
+        return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=FORMATS)
+    except UnidentifiedImageError:
+        if (heic := heic_format(_head(payload))) is None:
+            raise
+    return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=(heic,))
+
+
+def _may_be_dicom(payload: bytes | Path) -> bool:
+    """Whether to look for DICOM: any bytes, and files that have no suffix of another format."""
+    return isinstance(payload, bytes) or payload.suffix.lower() not in SUFFIXES - DICOM
+
+
+def _head(payload: Payload) -> bytes:
+    """How an encoded image begins."""
+    if isinstance(payload, Path):
+        with payload.open("rb") as file:
+            return file.read(HEAD)
+    return payload[:HEAD] if isinstance(payload, bytes) else b""
+
+
+def _has_frames(image: Image.Image) -> bool:
+    """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
+
+    A photograph with others beside it, such as a preview or a depth map (MPO, HEIC), is one image: of HEIC the primary.
+    """
+    if image.format in ("MPO", "HEIF"):
+        return False
+    try:
+        return bool(getattr(image, "is_animated", False))
+    except Exception:  # damage after a GIF's first frame
+        return False
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image as its EXIF orientation says; Pillow has done so of a TIFF once its pixels are read.
+
+    The orientation is all that is read of the tags: others that are damaged or of a wrong type do no harm.
+    """
+    image.load()
+    try:
+        turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # damaged tags raise anything: SyntaxError, struct.error, ...; the pixels are whole
+        return image
+    return image if turn is None else image.transpose(turn)
+
+
+def _laid_on(image: Image.Image, background: Background) -> Image.Image:
+    """The image itself where every pixel is opaque, else laid on this colour."""
+    if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
+        return image
+    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow knows no other way
+    if coloured.getchannel("A").getextrema() == (255, 255):
+        return image
+    return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
+
+
+def _is_grey(pixels: NDArray[np.uint8]) -> bool:
+    """Whether three channels (S, S, 3) are one and the same; of most colours a line shows that they are not."""
+    if pixels.shape[-1] != 3:
+        return False
+    return all(bool((part == part[..., :1]).all()) for part in (pixels[len(pixels) // 2], pixels))
+
+
+def _is_enlarged(width: int, height: int, form: ImageForm) -> bool:
+    """Whether an image of this size becomes larger, by ``ENLARGED`` or more: its long side where it is padded, else its
+    short side, which ``stretch`` enlarges most.
+    """
+    side = max(width, height) if form.fit == "pad" else min(width, height)
+    return form.size >= LEAST_ENLARGED and form.size >= ENLARGED * side
+
+
+def _square(image: Image.Image, form: ImageForm) -> NDArray[np.uint8]:
+    size, (width, height) = form.size, image.size
+    if (width, height) == (size, size):
+        pass
+    elif form.fit == "crop":
+        short = min(width, height)
+        left, top = (width - short) / 2, (height - short) / 2
+        box = (left, top, left + short, top + short)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    elif form.fit == "stretch":
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    else:
+        image = _padded(image, size)
+    return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).reshape(size, size, form.channels))
+
+
+def _padded(image: Image.Image, size: int) -> Image.Image:
+    """The whole image, its long side ``size``, in the middle of a black square; as Pillow's ``ImageOps.pad``."""
+    width, height = image.size
+    across, down = (size, round(height / width * size)) if width > height else (round(width / height * size), size)
+    resized = image.resize((max(across, 1), max(down, 1)), Image.Resampling.BILINEAR)
+    square = Image.new(image.mode, (size, size))
+    square.paste(resized, (round((size - resized.width) / 2), round((size - resized.height) / 2)))
+    return square

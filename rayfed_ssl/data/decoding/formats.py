@@ -1,0 +1,144 @@
+"""Which formats of images are read, by their names in Pillow and by suffixes: those that every Pillow decodes, those
+that some are built without, HEIC (extra ``heic``: pillow-heif), and DICOM, which Pillow does not know.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from pathlib import Path
+
+from PIL import Image, TiffImagePlugin, features
+
+from rayfed_ssl.base.lazy import LazyModule
+from rayfed_ssl.data.decoding.dicom_heads import is_dicom
+from rayfed_ssl.data.images import Payload
+
+_ALWAYS = {
+    "JPEG": {".jpg", ".jpeg", ".jpe", ".jfif"},
+    "PNG": {".png"},
+    "BMP": {".bmp"},
+    "GIF": {".gif"},
+    "WEBP": {".webp"},
+    "TIFF": {".tif", ".tiff"},
+    "PPM": {".ppm", ".pgm"},
+}
+_SOMETIMES = {
+    "AVIF": ("avif", {".avif"}),
+    "JPEG2000": ("jpg_2000", {".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx"}),
+}  # with Pillow's name of what it was built with; AVIF from Pillow 11.3 on
+
+
+def _here(feature: str) -> bool:
+    return feature in {*features.modules, *features.codecs} and bool(features.check(feature))
+
+
+_HERE = {name: suffixes for name, (feature, suffixes) in _SOMETIMES.items() if _here(feature)}
+
+FORMATS = (*_ALWAYS, *_HERE)
+"""The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
+
+DICOM = {".dcm", ".dicom", ".ima"}
+"""Suffixes of DICOM files, which often have none: ``dicom_heads`` knows them by their beginning."""
+
+HEIC = {".heic", ".heif", ".hif"}
+HEIC_HERE = importlib.util.find_spec("pillow_heif") is not None
+HEIC_NEEDED = "pip install 'rayfed-ssl[heic]'"
+
+SUFFIXES = DICOM.union(*_ALWAYS.values(), *_HERE.values(), HEIC if HEIC_HERE else ())
+"""Of files that are images."""
+
+ABSENT = {name: suffixes for name, (_, suffixes) in _SOMETIMES.items() if name not in _HERE}
+"""Formats that the installed Pillow does not decode, and their suffixes."""
+
+_READ = ", ".join(sorted((*FORMATS, "DICOM", *(["HEIC"] if HEIC_HERE else []))))
+UNKNOWN = f"its content is no image of a format that is read ({_READ}), or its header is damaged"
+_PILLOW_HEIF = LazyModule("pillow_heif")
+_BRANDS = dict.fromkeys((b"avif", b"avis"), "AVIF") | dict.fromkeys(
+    (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"), "HEIC"
+)  # ISO 14496-12, ftyp; ISO 23008-12, annexes B and D
+_CODESTREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its markers SOC and SIZ
+_BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
+_BITS, _BANDS, _KIND = 258, 277, 339  # TIFF 6.0: BitsPerSample, SamplesPerPixel, SampleFormat
+_KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floats", 5: "complex numbers", 6: "complex numbers"}
+_BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
+_SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
+
+
+def _brand(head: bytes) -> str:
+    return _BRANDS.get(head[8:12], "") if head[4:8] == b"ftyp" else ""
+
+
+def heic_format(head: bytes) -> str | None:
+    """Pillow's name of HEIC, of which it is told then, where an image begins like one and the extra is installed.
+
+    Told only then, because importing the decoder takes a fifth of a second.
+    """
+    if not HEIC_HERE or _brand(head) != "HEIC":
+        return None
+    _PILLOW_HEIF.register_heif_opener()
+    return "HEIF"
+
+
+def undecodable(head: bytes) -> str:
+    """What to say of an image that begins like this and that Pillow does not know; "" where it is of no such format."""
+    if not head:
+        return "it is empty"
+    if is_dicom(head):
+        return "it is DICOM; its name should end in .dcm, or have no suffix"
+    found = _brand(head) or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
+    if not found or found in FORMATS:
+        return ""
+    if found == "HEIC":
+        return "" if HEIC_HERE else f"it is HEIC, which takes {HEIC_NEEDED}; or convert it to PNG or JPEG"
+    return f"it is {found}, which the installed Pillow does not decode; convert it to PNG or JPEG"
+
+
+def jpeg2000_depth(image: Image.Image) -> tuple[int, bool] | None:
+    """(bits of a sample, whether it is signed) of an unread JPEG 2000; None of other images.
+
+    Pillow moves samples of other depths to the high end of 8 or 16 bits.
+    """
+    file = getattr(image, "fp", None)
+    if image.format != "JPEG2000" or file is None:
+        return None
+    place = file.tell()
+    file.seek(0)
+    content = file.read()
+    file.seek(place)
+    start = content.find(_CODESTREAM)
+    depth = content[start + _SIZ_DEPTH]
+    return (depth & 0x7F) + 1, bool(depth & 0x80)
+
+
+def has_more_bands(image: Image.Image) -> bool:
+    """Whether a TIFF has more bands than Pillow reads, by its tags."""
+    return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
+
+
+def tiff_found(payload: Payload) -> str:
+    """What to say of a TIFF that Pillow does not open: its bands and bits; "" where the tags do not tell why."""
+    if not isinstance(payload, bytes | Path):
+        return ""
+    try:
+        with io.BytesIO(payload) if isinstance(payload, bytes) else payload.open("rb") as file:
+            header = file.read(8)
+            tags = TiffImagePlugin.ImageFileDirectory_v2(header + (file.read(8) if header[2] == _BIG_TIFF else b""))
+            file.seek(tags.next)
+            tags.load(file)
+        bands, found, kinds = int(tags.get(_BANDS, 1)), tags[_BITS], tags.get(_KIND, (1,))
+        bits = sorted({int(one) for one in (found if isinstance(found, tuple) else (found,))})
+    except Exception:  # no TIFF, or tags that are damaged, which raise anything
+        return ""
+    if (bands, bits) == (3, [8]) or (bands == 1 and max(bits) <= 8):
+        return ""
+    depth = " and ".join(map(str, bits))
+    if bands == 1:
+        return (
+            f"a TIFF of {depth} bits, {_KINDS.get(kinds[0], 'of no kind that is known')}, which Pillow does not read "
+            "so; write it as 8 or 16 bits without a sign where black is 0, or as floats of 32"
+        )
+    return (
+        f"a TIFF of {bands} bands of {depth} bits, which Pillow does not read; write three of its bands as 8 bits each "
+        "into a file of their own, or one band as 8 or 16 bits"
+    )

@@ -1,0 +1,151 @@
+"""Notes about decoded images: parts that were not read or are lost, and images that show nothing.
+
+Shape legend: K images of one single colour, C channels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ImageColor
+
+from rayfed_ssl.base.notes import Note, public_lines, texts
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.decoding.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES
+from rayfed_ssl.data.decoding.decode import ENLARGED, Background
+from rayfed_ssl.data.images import Scaling
+from rayfed_ssl.data.pixels.store import MISFITS, Misfits, Traits
+
+MOST_NAMED = 5  # clients with clipped images
+MOST_SHOWN = 3  # images named as examples
+SAID = {  # of so many images, besides how those of over 8 bits were scaled; and what of it is no matter of a model card
+    "windowed": ("are scaled by a window of their own (DICOM)", ""),
+    "frames": ("have several frames: the first is read", ""),
+    "bands": ("have bands (TIFF) beside their colours and transparency, which are not read", ""),
+    "transparent": ("have transparent pixels, which are laid on {background}", "; {key}.background says on what"),
+    "cropped": (
+        "lose more than half of their area: of each the central square is taken",
+        "; {key}.fit=pad or stretch keeps all of it",
+    ),
+    "enlarged": (
+        f"are enlarged {ENLARGED:g} times or more",
+        ": they are smaller than {key}.image_size, which shows no more of them",
+    ),
+}
+
+
+def scaled(
+    counts: Mapping[str, int], by: tuple[float, float] | None, key: str, percentiles: bool = False
+) -> Scaling | None:
+    """What was done to images of more than 8 bits, ``by`` which range, and whether it is one of ``percentiles``; None
+    where there are none.
+    """
+    if not counts["deep"]:
+        return None
+    own = "its own smallest and largest value"
+    own = f"its own window where it has one (DICOM), else by {own}" if counts["windowed"] else own
+    if percentiles and by is not None:
+        of_these = "the 0.5th and the 99.5th percentile of the pixels of the training images"
+        return Scaling(counts["deep"], f"{key}.range={PERCENTILES}, which is {list(by)}: {of_these}")
+    return Scaling(counts["deep"], own if by is None else f"{key}.range={list(by)}")
+
+
+def outside_of(by: tuple[float, float] | None, key: str) -> str:
+    """What pixels lie outside of that are clipped."""
+    return "their own window" if by is None else f"{key}.range={list(by)}"
+
+
+def of_table(
+    traits: Traits, colours: NDArray[np.uint8], by: tuple[float, float] | None, background: Background, key: str
+) -> tuple[str, ...]:
+    """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen, and
+    on those of one single colour (K, C)."""
+    scaling = scaled(traits.counts, by, key)
+    range_notes = () if scaling is None else (str(scaling), *texts(misfitting([traits.misfits()], outside_of(by, key))))
+    counted_ones = counted(traits.counts, background, key)
+    one_colour = plain(colours, traits.counts["transparent"], background, key)
+    return (*range_notes, *public_lines((*counted_ones, *one_colour)))
+
+
+def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[Note, ...]:
+    """A line on each trait of ``store.NOTICED`` that images have."""
+    return tuple(
+        Note.shareable(f"{counts[trait]} images {said.format(background=background)}", more.format(key=key))
+        for trait, (said, more) in SAID.items()
+        if counts[trait]
+    )
+
+
+def all_grey(images: int, key: str) -> Note:
+    """Of so many images, all, that are read with three channels and are grey."""
+    said = f"all {images} images are grey, and are read with three channels that are the same"
+    more = f": {key}.channels=1 reads one, a third of the memory; views that change hue or saturation do nothing"
+    return Note.shareable(said, more)
+
+
+def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str, key: str | None = None) -> Iterator[Note]:
+    """A line on images of which many pixels lie ``outside`` their range, one on those that take up little of it, and
+    one on those of which few pixels take up most of it, with whose they are, where there are any. A range is proposed
+    where ``key`` is the block that it can be set in.
+    """
+    for kind in MISFITS:
+        found = [split[kind] for split in splits if kind in split]
+        if not found:
+            continue
+        images, low, high = sum(c.images for c in found), min(c.low for c in found), max(c.high for c in found)
+        whose = sum((Counter(split.clients) for split in found), Counter[str]()).most_common()
+        more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
+        named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
+        by_client = f"; by client: {named}" if whose else ""
+        values = f"their values go from {low:g} to {high:g}{by_client}"
+        if kind == "clipped":
+            yield Note(
+                f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are "
+                f"clipped: {values}",
+                f"of {images} images more than {CLIPPED_SHARE:.0%} of the pixels lie outside the range that is read, "
+                "and are clipped",
+            )
+        elif kind == "spiked":
+            yield _spiked(images, (low, high), by_client, key)
+        else:
+            few = "and keep at most 17 of 256 grey levels"
+            yield Note(
+                f"{images} of them take up less than a sixteenth of {outside}, {few}: {values}",
+                f"{images} images take up less than a sixteenth of the range that is read, {few}",
+            )
+
+
+def _spiked(images: int, within: tuple[float, float], by_client: str, key: str | None) -> Note:
+    """``within`` is the widest range of these images without their outermost pixels."""
+    low, high = within
+    most = f"{1 - 2 * OUTER_SHARE:.0%} of the pixels"
+    few = "and keep at most 17 of 256 grey levels: a few pixels, such as hot ones, are far darker or brighter"
+    either = f"{key}.range=[{low:g},{high:g}], or {key}.range={PERCENTILES},"
+    offered = f", and {either} clips the others" if key is not None and low < high else ""
+    return Note(
+        f"{images} of them have {most} in less than a sixteenth of their own range, {few}; {most} of each lie within "
+        f"{low:g} to {high:g}{offered}{by_client}",
+        f"of {images} images {most} take up less than a sixteenth of the image's own range, {few}",
+    )
+
+
+def plain(
+    colours: NDArray[np.uint8], transparent: int, background: Background, key: str, names: Sequence[str] = ()
+) -> tuple[Note, ...]:
+    """A line on images of one single colour (K, C), where there are any; and where images have transparent pixels, on
+    how many are of what those are laid on. ``names`` (K,) of the images: the first ones are shown as examples."""
+    if not len(colours):
+        return ()
+    said, more = f"{len(colours)} images are of one single colour throughout", ""
+    if names:
+        others = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+        more = f" ({', '.join(printable(name, 80) for name in names[:MOST_SHOWN])}{others})"
+    lost = int((colours == ImageColor.getcolor(background, "L")).all(axis=1).sum()) if transparent else 0
+    if lost:
+        words = " or ".join(word for word in get_args(Background) if word != background)
+        more += f", {lost} of them {background}, as transparent pixels become: {key}.background={words} may show more"
+    return (Note.shareable(said, more),)

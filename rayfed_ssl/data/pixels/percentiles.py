@@ -1,0 +1,208 @@
+"""The range of images of more than 8 bits by percentiles of the training images' pixels (``data.range=percentiles``).
+
+The range is the 0.5th and the 99.5th percentile of all pixels of all training images of more than 8 bits together: the
+smallest value that at least that share of the pixels does not exceed. Test images do not count, nor do images of one
+value alone, the padding of DICOM files, and images that cannot be decoded. Pixels are counted, so the result does not
+depend on the order or on threads, and memory does not grow with the images: whole numbers from -32,768 to 65,535, as
+16 bits hold, one by one in one pass. Other values are counted as float32 in two passes, first by their upper 16 bits,
+then by the lower 16 bits of those whose upper ones are the percentile's: exactly, too.
+
+Shape legend: P pixels that count of one image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.files import replace_file
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range
+from rayfed_ssl.data.decoding.decode import ImageForm, high_bit_depth_values
+from rayfed_ssl.data.decoding.threads import mapped_blocks, tell
+from rayfed_ssl.data.images import BadImage, Listing, Payload
+from rayfed_ssl.data.pixels.store import Undecodable
+
+SHARES = (5, 995)  # of a thousand pixels
+WHOLE = (-(2**15), 2**16 - 1)  # the whole numbers that are counted one by one
+_HALF = 2**16  # values of 16 bits
+
+
+def kept_range(
+    listing: Callable[[], Listing], form: ImageForm, file: Path, key: str = "data", skipping: str = ""
+) -> Range:
+    """As ``percentile_range``; read from ``file`` where it is there, else found and written there. The name of the file
+    is that of the images and of the settings that they are read by.
+    """
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        low, high = json.loads(file.read_text(encoding="utf-8"))["range"]
+        if float(low) < float(high):
+            return float(low), float(high)
+    found = percentile_range(listing(), form, key, skipping)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"range": found})
+        replace_file(file, lambda draft: draft.write_text(text, encoding="utf-8"), file.parent, shared=True)
+    return found
+
+
+def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipping: str = "") -> Range:
+    """(Low, high) percentile of the listed images' pixels, in float32.
+
+    Raises:
+        UserError: no image has more than 8 bits, all of these are of one value each, or both percentiles are the same.
+        Undecodable: no pixel was counted, and some images cannot be decoded; ``skipping`` is what to do to leave these
+            out, and empty where they are.
+    """
+    counts = Counts()
+    _over(listing, form, counts.add, key, skipping)
+    if not counts.total:
+        some = f"all {counts.blank} training images of more than 8 bits are" if counts.blank else ""
+        none = f"{some} of one value each" if some else "no training image has more than 8 bits"
+        raise UserError(f"{key}.range: found {PERCENTILES}, but {none}; allowed: null, or [low, high]")
+    if not counts.all_whole:
+        counts.refine()
+        _over(listing, form, counts.add, key, skipping)
+    low, high = counts.range
+    if low == high:
+        raise UserError(
+            f"{key}.range: found {PERCENTILES}, but the 0.5th and the 99.5th percentile of the pixels of "
+            f"{counts.images} training images of more than 8 bits are both {low:g}; allowed: null, or [low, high]"
+        )
+    return low, high
+
+
+def _over(
+    listing: Listing, form: ImageForm, add: Callable[[NDArray[np.float64]], bool], key: str, skipping: str
+) -> None:
+    """``add`` the values of every image of more than 8 bits. Raises Undecodable where none is added, some images cannot
+    be decoded, and these are not left out (``skipping`` says how).
+    """
+
+    def count(payload: Payload) -> bool:
+        values = high_bit_depth_values(payload, form)
+        return values is not None and add(values)
+
+    added, done, broken, reason = False, 0, list[str](), ""
+    for names, results in mapped_blocks(listing.read(), count):
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, BadImage):
+                broken.append(printable(name))
+                reason = reason or str(result)
+            else:
+                added |= result
+        tell(done := done + len(names), len(listing.labels))
+    if broken and skipping and not added:
+        raise Undecodable.named(broken, reason, key, skipping)
+
+
+@dataclass
+class Counts:
+    """How many pixels have which value. Threads may ``add`` at a time.
+
+    ``whole`` counts the pixels of images with whole numbers alone, ``upper`` those of other images by the upper 16 bits
+    of their ordered float32. After ``refine`` all images are added again; ``lower`` counts the lower 16 bits of the
+    values with the ``buckets`` of the two percentiles.
+    """
+
+    images: int = 0
+    blank: int = 0
+    whole: NDArray[np.int64] = field(default_factory=lambda: np.zeros(WHOLE[1] - WHOLE[0] + 1, np.int64))
+    upper: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_HALF, np.int64))
+    buckets: tuple[int, int] | None = None
+    lower: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _HALF), np.int64))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def total(self) -> int:
+        return int(self.whole.sum() + self.upper.sum())
+
+    @property
+    def all_whole(self) -> bool:
+        return not self.upper.any()
+
+    def add(self, values: NDArray[np.float64]) -> bool:
+        """Count an image's values, of any shape; those of an image that holds NaN or infinity not. Whether it could be
+        decoded.
+        """
+        flat = values.reshape(-1)
+        if not len(flat) or not np.isfinite(flat).all():
+            return False
+        low, high = flat.min(), flat.max()
+        if low == high:
+            with self._lock:
+                self.blank += self.buckets is None
+            return True
+        if self.buckets is not None:
+            keys = ordered(flat)
+            found = np.stack(
+                [np.bincount(keys[keys >> 16 == of] & (_HALF - 1), minlength=_HALF) for of in self.buckets]
+            )
+            with self._lock:
+                self.lower += found
+            return True
+        is_whole = WHOLE[0] <= low and high <= WHOLE[1] and bool((flat == np.rint(flat)).all())
+        if is_whole:
+            found = np.bincount((flat - WHOLE[0]).astype(np.int64), minlength=len(self.whole))
+        else:
+            found = np.bincount(ordered(flat) >> 16, minlength=_HALF)
+        with self._lock:
+            self.images += 1
+            if is_whole:
+                self.whole += found
+            else:
+                self.upper += found
+        return True
+
+    def refine(self) -> None:
+        """From now on count the lower bits of values near the percentiles."""
+        whole = ordered(np.arange(WHOLE[0], WHOLE[1] + 1, dtype=np.float64)) >> 16
+        upper = self.upper.copy()
+        np.add.at(upper, whole, self.whole)
+        low, high = (int(np.searchsorted(np.cumsum(upper), rank)) for rank in self.ranks)
+        self.upper, self.buckets = upper, (low, high)
+        self.whole[:] = 0
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Which smallest pixels, from 1, the percentiles are."""
+        low, high = (-(-share * self.total // 1000) for share in SHARES)
+        return low, high
+
+    @property
+    def range(self) -> Range:
+        """(Low, high) percentile."""
+        if self.buckets is None:
+            ends = np.cumsum(self.whole)
+            low, high = (float(np.searchsorted(ends, rank) + WHOLE[0]) for rank in self.ranks)
+            return low, high
+        before = np.concatenate([[0], np.cumsum(self.upper)])
+        found = [
+            int(bucket << 16 | np.searchsorted(np.cumsum(counts), rank - before[bucket]))
+            for bucket, counts, rank in zip(self.buckets, self.lower, self.ranks, strict=True)
+        ]
+        low, high = unordered(np.array(found, np.int64)).tolist()
+        return low, high
+
+
+def ordered(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Whole numbers of 32 bits in the order of the values as float32: its bits, all of them inverted for negative
+    values, and the sign alone for others.
+    """
+    most = np.finfo(np.float32).max
+    bits = (values.clip(-most, most).astype(np.float32) + np.float32(0)).view(np.uint32).astype(np.int64)  # no -0
+    return np.asarray(np.where(bits >> 31, 2**32 - 1 - bits, bits + 2**31))
+
+
+def unordered(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The values of which ``ordered`` makes these whole numbers."""
+    bits = np.where(keys >> 31, keys - 2**31, 2**32 - 1 - keys).astype(np.uint32)
+    return bits.view(np.float32).astype(np.float64)

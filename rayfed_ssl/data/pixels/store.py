@@ -1,0 +1,361 @@
+"""The pixel store: images are decoded once into an Arrow IPC file and memory-mapped ever after.
+
+One file holds one split as one record batch, so that the pixels come back as one contiguous (N, S, S, C) array without
+a copy; every process of a machine shares its pages. A file appears under its final name only when complete, and a lock
+makes processes that want the same split at the same time build it once. While it is built the split takes twice its
+size on disk (raw pixels, then the Arrow file), but only a few blocks of it in memory. The file carries a checksum
+of every block of images; a process checks all of them when it first opens the file.
+
+Shape legend: N images, S image size, C channels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.lock import locked
+from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import as_utf8, printable
+from rayfed_ssl.data.decoding.decode import Decoded, ImageForm
+from rayfed_ssl.data.decoding.threads import BLOCK, THREADS, decoded_blocks, tell
+from rayfed_ssl.data.images import Images, Listing
+from rayfed_ssl.data.source_notes import HeldOut
+
+FORMAT = 15  # 13: ``client`` and ``group``; 14: counts ``spiked`` images; 15: and ``grey`` ones
+CACHE = "RAYFED_SSL_CACHE"
+MOST_NAMED = 20  # images that cannot be decoded
+NOTICED = (
+    "deep",
+    "frames",
+    "bands",
+    "transparent",
+    "cropped",
+    "enlarged",
+    "windowed",
+    "grey",
+)  # what of ``Decoded`` is counted
+FIELDS = {"deep": "high_bit_depth"}  # of ``Decoded``, where store files have another word
+MISFITS = ("clipped", "narrow", "spiked")  # and of which the values are kept
+
+
+class BadStore(Exception):
+    """A store file that is truncated, damaged or of another format."""
+
+
+@dataclass(frozen=True)
+class Misfits:
+    """Images that the range they were scaled by does not fit (``Decoded.clipped``, ``narrow`` or ``spiked``): how many,
+    their smallest and largest value, and how many are whose."""
+
+    images: int
+    low: float
+    high: float
+    clients: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Of images as they are decoded: of how many each of ``NOTICED`` is true, and kind of ``MISFITS`` -> row -> the
+    image's (smallest, largest) value, of ``spiked`` without the outermost pixels.
+    """
+
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NOTICED, 0))
+    rows: dict[str, dict[int, tuple[float, float]]] = field(default_factory=lambda: {kind: {} for kind in MISFITS})
+
+    def add(self, row: int, image: Decoded) -> None:
+        for trait in NOTICED:
+            if getattr(image, FIELDS.get(trait, trait)):
+                self.counts[trait] += 1
+        for kind, rows in self.rows.items():
+            if (values := getattr(image, kind)) is not None:
+                rows[row] = values
+
+    def misfits(self, listing: Listing | None = None) -> dict[str, Misfits]:
+        """By kind, with whose images they are where a ``listing`` says so."""
+        return {kind: _misfits(rows, listing) for kind, rows in self.rows.items() if rows}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a store file holds: the images, a digest of all of them, the names of those left out, of how many each of
+    ``NOTICED`` is true, the listing's notes, the images that their range does not fit, by ``MISFITS``, and what each is
+    called (N,)."""
+
+    images: Images
+    digest: str
+    skipped: tuple[str, ...]
+    counts: dict[str, int]
+    notes: tuple[Note | HeldOut, ...]
+    misfits: dict[str, Misfits]
+    names: pa.StringArray
+
+
+def default_cache() -> Path:
+    """``$RAYFED_SSL_CACHE``, or ``~/.cache/rayfed-ssl``."""
+    return Path(os.environ.get(CACHE) or "~/.cache/rayfed-ssl").expanduser()
+
+
+def cached(
+    path: Path,
+    listing: Callable[[], Listing],
+    form: ImageForm,
+    skip_bad: bool,
+    key: str = "data",
+    skipping: str = "set data.on_bad_image=skip",
+    root: Path | None = None,
+) -> Stored:
+    """The split stored at ``path``; decoded and written there first where it is absent or damaged.
+
+    ``skipping`` is what to do to leave out images that cannot be decoded; images are named from ``root``.
+    Safe when several processes ask at once. Raises UserError for an image that cannot be decoded (unless ``skip_bad``)
+    and for a cache folder that cannot be written.
+    """
+    try:
+        return read(path)
+    except BadStore:
+        pass
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_suffix(".lock")):
+            try:
+                return read(path)
+            except BadStore:
+                _write(path, listing(), form, skip_bad, key, skipping, root)
+    except OSError as error:
+        reason = printable(error)
+        raise UserError(f"cache {path.parent}: cannot be written or locked ({reason}); set RAYFED_SSL_CACHE") from error
+    return read(path)
+
+
+def read(path: Path) -> Stored:
+    """Map a store file. The pixels are a read-only view of the file; labels, clients and groups likewise.
+
+    The first opening in a process reads and checks the whole file (measured: 2.4 GB/s a thread); a file
+    that has not changed since is not read again.
+
+    Raises BadStore where the file is absent, cut short, of another format, or where its labels, clients, groups or any
+    block of images do not match the checksums written with them.
+    """
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            batch = pa.ipc.open_file(mapped).get_batch(0)
+        head = json.loads(batch.schema.metadata[b"rayfed_ssl"])
+        if head["format"] != FORMAT:
+            raise BadStore(f"{path}: format {head['format']}; wanted {FORMAT}")
+        pixels, labels = _pixels(batch.column("pixels"), head["shape"]), _values(batch.column("label"))
+        clients, groups = (
+            _values(batch.column(name)) if name in batch.schema.names else None for name in ("client", "group")
+        )
+        names = batch.column("name")
+        stored = Stored(
+            Images(pixels, labels, tuple(head["class_names"]), clients, tuple(head["client_names"]), groups),
+            head["digest"],
+            tuple(head["skipped"]),
+            {"windowed": 0} | {trait: int(count) for trait, count in head["counts"].items()},  # files of before DICOM
+            tuple(map(_read_note, head["notes"])),
+            {kind: Misfits(**found) for kind, found in head["misfits"].items()},
+            names,
+        )
+        state = _state(path)
+        if _checked.get(path) != state and head["checks"] != _checks(pixels, labels, clients, groups, _letters(names)):
+            raise BadStore(f"{path}: the content does not match its checksums")
+    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
+        raise BadStore(f"{path}: {error}") from error
+    _checked[path] = state
+    return stored
+
+
+def _read_note(written: dict[str, Any]) -> Note | HeldOut:
+    return Note(**written) if "text" in written else HeldOut(**written)
+
+
+_checked: dict[Path, tuple[int, ...]] = {}  # files this process found whole, as they were then
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Changes whenever a file is replaced or written to."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _values(column: pa.Array) -> NDArray[Any]:
+    """A read-only view; ``to_numpy`` would import pandas, where it is installed."""
+    view: NDArray[Any] = np.from_dlpack(column)
+    return view
+
+
+def _pixels(column: pa.FixedSizeBinaryArray, shape: list[int]) -> NDArray[np.uint8]:
+    if not len(column):
+        return np.empty((0, *shape), np.uint8)
+    return np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(len(column), *shape)
+
+
+def _letters(names: pa.StringArray) -> NDArray[np.uint8]:
+    """The names' bytes, one after the other."""
+    letters = names.buffers()[2]
+    return np.empty(0, np.uint8) if letters is None else np.frombuffer(letters, np.uint8)
+
+
+def _checks(pixels: NDArray[np.uint8], *columns: NDArray[Any] | None) -> list[int]:
+    """CRC-32 of the labels, the clients, the groups, the names and every block of images: against damage, five times
+    faster than BLAKE2.
+    """
+
+    def check(part: NDArray[Any]) -> int:
+        return zlib.crc32(np.ascontiguousarray(part).data)
+
+    blocks = [pixels[start : start + BLOCK] for start in range(0, len(pixels), BLOCK)]
+    whole: list[NDArray[Any]] = [column for column in columns if column is not None]
+    if len(blocks) < 8:
+        return [check(part) for part in (*whole, *blocks)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(check, (*whole, *blocks)))
+
+
+def _write(
+    path: Path, listing: Listing, form: ImageForm, skip_bad: bool, key: str, skipping: str, root: Path | None
+) -> None:
+    raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
+    shape = (form.size, form.size, form.channels)
+    try:
+        made = _decode_to(raw, listing, form, skip_bad, key, skipping)
+        digest = made.digest
+        labels = np.ascontiguousarray(listing.labels[made.kept], dtype=np.int64)
+        clients, groups = (
+            None if of is None else np.ascontiguousarray(of[made.kept], dtype=np.int64)
+            for of in (listing.clients, listing.groups)
+        )
+        prefix = "" if root is None else f"{root}{os.sep}"
+        names = pa.array([as_utf8(name.removeprefix(prefix)) for name in made.names], pa.string())
+        named = {"class_names": listing.class_names, "client_names": listing.client_names}
+        digested = {"class_names": listing.class_names, "group_names": listing.client_names}  # as in runs' digests
+        for part in (labels.data, clients.data if clients is not None else b"", json.dumps(digested).encode()):
+            digest.update(part)
+        if groups is not None:
+            digest.update(groups.data)
+        empty = np.empty((0, *shape), np.uint8)
+        pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
+        notes = [asdict(Note(line) if isinstance(line, str) else line) for line in listing.notes]
+        head = {"format": FORMAT, "shape": shape, "notes": notes}
+        head |= {"skipped": made.skipped, "counts": made.traits.counts}
+        head["misfits"] = {kind: asdict(found) for kind, found in made.traits.misfits(listing).items()}
+        checks = _checks(pixels, labels, clients, groups, _letters(names))
+        head |= named | {"checks": checks, "digest": digest.hexdigest()}
+        beside = {"label": labels, "client": clients, "group": groups, "name": names}
+        _write_arrow(partial, pixels, beside, json.dumps(head))
+        os.replace(partial, path)
+    finally:
+        raw.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
+
+
+def _write_arrow(path: Path, pixels: NDArray[np.uint8], beside: dict[str, Any], head: str) -> None:
+    width = int(np.prod(pixels.shape[1:]))
+    column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(pixels), [None, pa.py_buffer(pixels)])
+    columns = {"pixels": column} | {name: pa.array(values) for name, values in beside.items() if values is not None}
+    batch = pa.RecordBatch.from_pydict(columns).replace_schema_metadata({"rayfed_ssl": head})
+    with open(path, "wb") as file:
+        with pa.ipc.new_file(file, batch.schema) as writer:
+            writer.write_batch(batch)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A decoded split: the rows kept (N,) and their names, the names left out, what was noticed of the images, and the
+    pixels' digest."""
+
+    kept: NDArray[np.bool_]
+    names: list[str]
+    skipped: list[str]
+    traits: Traits
+    digest: hashlib.blake2b
+
+
+def _misfits(rows: dict[int, tuple[float, float]], listing: Listing | None) -> Misfits:
+    low, high = min(low for low, _ in rows.values()), max(high for _, high in rows.values())
+    names = Counter[str]()
+    if listing is not None and listing.clients is not None:
+        names.update(listing.client_names[client] for client in listing.clients[[*rows]].tolist() if client >= 0)
+    return Misfits(len(rows), low, high, dict(names))
+
+
+def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key: str, skipping: str) -> _Made:
+    """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded."""
+    made = _Made(
+        np.zeros(len(listing.labels), dtype=np.bool_),
+        [],
+        [],
+        Traits(),
+        hashlib.blake2b(digest_size=16),
+    )
+    kept, skipped, row, reason = made.kept, made.skipped, 0, ""
+    with open(raw, "wb") as file:
+        for names, results in decoded_blocks(listing.read(), form):
+            for name, result in zip(names, results, strict=True):
+                if row == len(kept):
+                    raise UserError(f"{key}.path: more images were read than the {len(kept)} listed")
+                if isinstance(result, Decoded):
+                    kept[row] = True
+                    made.names.append(name)
+                    made.traits.add(row, result)
+                    file.write(result.pixels.data)
+                    made.digest.update(result.pixels.data)
+                else:
+                    skipped.append(printable(name))
+                    reason = reason or str(result)
+                row += 1
+            tell(row, len(kept))
+    if skipped and not skip_bad:
+        raise Undecodable.named(skipped, reason, key, skipping)
+    if row != len(kept):
+        raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
+    return made
+
+
+class Undecodable(UserError):
+    """Images that cannot be decoded, in one line: all of them at once, for ``reason`` the first."""
+
+    names: list[str]
+    reason: str
+
+    @classmethod
+    def named(cls, names: list[str], reason: str, key: str, skipping: str) -> Undecodable:
+        """The line. (A constructor of its own would not come through from another process.)"""
+        if len(names) == 1:
+            found, them = f"{names[0]} cannot be decoded ({reason})", "it"
+        else:
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            listed = ", ".join(names[:MOST_NAMED]) + more
+            found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
+        told = cls(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
+        told.names, told.reason = names, reason
+        return told
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock between processes; its file is removed at the end, and where it cannot be locked."""
+    descriptor = locked(path, math.inf)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)

@@ -1,0 +1,49 @@
+"""Notes on the pixels of stored splits: images of one colour, and test images that almost equal a training image.
+
+Shape legend: K images that have an earlier copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.notes import Note
+from rayfed_ssl.data.decoding.decode import Background
+from rayfed_ssl.data.pixels.copies import of_one_colour
+from rayfed_ssl.data.pixels.near_copies import MOST_SHOWN, kept_near_copies, note
+from rayfed_ssl.data.pixels.notes import plain
+from rayfed_ssl.data.pixels.store import Stored
+
+
+def plain_notes(found: Mapping[str, Stored], transparent: int, background: Background, key: str) -> tuple[Note, ...]:
+    """A line on images of one single colour, with the names of some, where there are any."""
+    rows, colours = of_one_colour(*(stored.images.pixels for stored in found.values()))
+    names = pa.chunked_array([stored.names for stored in found.values()], pa.string())
+    return plain(colours, transparent, background, key, names.take(rows).to_pylist())
+
+
+def near_copy_notes(
+    found: Mapping[str, Stored], copies: NDArray[np.int64], digest: str, file: Path, group: str
+) -> tuple[Note, ...]:
+    """A line on test images that almost equal a training image, where there are many.
+
+    Args:
+        found: both splits.
+        copies: (K, 2) as of ``copies.copies``, which are not counted again.
+        digest: of both splits.
+        file: where what was found is kept.
+        group: the key that keeps images together.
+    """
+    train, test = found["train"], found["test"]
+    first = len(train.images)
+    ours = copies[(copies[:, 0] >= first) & (copies[:, 1] < first), 0] - first
+    copied = np.isin(np.arange(len(test.images)), ours)
+    near = kept_near_copies(train.images.pixels, test.images.pixels, copied, digest, file)
+    shown = near.pairs[:MOST_SHOWN]
+    names = [str(train.names[row]) for _, row in shown], [str(test.names[row]) for row, _ in shown]
+    return note(near, (first, len(test.images)), names, group)

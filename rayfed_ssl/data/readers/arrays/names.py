@@ -1,0 +1,132 @@
+"""Finds by their names which arrays are images, labels, clients and groups, and of which split.
+
+An array's name is what it holds beside its split, ``train_images`` as MedMNIST has it or ``x_train`` as Keras has it,
+or what it holds alone, ``images``, where there are no splits. What it holds is one of the usual words, in any case, or
+what ``data.columns`` says, which may also be an array's whole name. Splits are called as folders are
+(``split_names.NAMES``): ``train``, ``test``, ``val`` and so on. Where two names could mean the same, none is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.readers.column_values import Unnamed
+from rayfed_ssl.data.readers.parquet.source import Columns
+from rayfed_ssl.data.readers.split_names import split_named
+
+USUAL = {"image": ("images", "x", "data"), "label": ("labels", "y"), "client": (), "group": ()}
+WHOLE = "all"  # stands for a split where there are none
+TEST_SPLITS = ("test", "val")
+MOST_NAMED = 12  # arrays
+ALLOWED = "train_images, val_images, test_images; x_train, x_test; or images, x or data alone"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """``images``, ``labels``, ``clients``, ``groups``: split -> the array's name; the split is ``WHOLE`` where there
+    are none. The training split, or ``WHOLE``, is the first. Splits may lack all but images. ``unread`` are the names
+    of the other arrays.
+    """
+
+    images: dict[str, str]
+    labels: dict[str, str] = field(default_factory=dict)
+    clients: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+
+def roles(names: Sequence[str], columns: Columns, shown: str, key: str) -> Roles:
+    """What the arrays of ``shown`` hold. Raises UserError where no array holds images, or a name is ambiguous."""
+    of = {what: _named(names, what, getattr(columns, what), shown, key) for what in USUAL}
+    images = of["image"]
+    if not images:
+        problem = f"{key}.path: {shown} has no array of images; it has {listed(names)}; allowed: {ALLOWED}; or "
+        raise Unnamed.of(problem, "name them", f"name them in {key}.columns.image", {"image": "ARRAY"})
+    if WHOLE in images and len(images) > 1:
+        raise UserError(
+            f"{key}.path: {shown} has the images {listed(images.values())}: in splits, and in none; name one of both "
+            f"in {key}.columns.image"
+        )
+    if WHOLE not in images and "train" not in images:
+        raise UserError(f"{key}.path: {shown} has the images {listed(images.values())}, and none to train on")
+    for what, found in of.items():
+        if lonely := [name for split, name in found.items() if split not in images]:
+            raise UserError(
+                f"{key}.path: {shown} has {listed(lonely)} ({what}s) without images of the same split; it has the "
+                f"images {listed(images.values())}; name others in {key}.columns"
+            )
+    first = next(split for split in (WHOLE, "train") if split in images)
+    order = (first, *(split for split in TEST_SPLITS if split in images))
+    read = {name for found in of.values() for name in found.values()}
+    unread = tuple(name for name in names if name not in read)
+    return Roles({split: images[split] for split in order}, of["label"], of["client"], of["group"], unread)
+
+
+def _named(
+    names: Sequence[str], what: str, wanted: str | Literal[False] | None, shown: str, key: str
+) -> dict[str, str]:
+    """split -> the array that holds ``what``; none for false, and where none is found by the usual words. Raises
+    UserError for a name that is not there, and for two arrays of one split.
+    """
+    if wanted is False:
+        return {}
+    if wanted is not None and wanted in names:
+        return {WHOLE: wanted}
+    split_of = {name: parsed(name) for name in names}
+    if wanted is None:
+        found = [name for name in names if split_of[name][0].lower() in USUAL[what]]
+    else:
+        found = [name for name in names if split_of[name][0] == wanted]
+        if not found:
+            raise UserError(
+                f"{key}.columns.{what}: found {printable(repr(wanted))}; {shown} has the arrays {listed(names)}"
+            )
+    of: dict[str, str] = {}
+    words = {split_of[name][0] for name in found}
+    for name in found:
+        if len(words) > 1 or of.setdefault(split_of[name][1], name) != name:
+            raise UserError(
+                f"{key}.path: {shown} has several arrays that may be its {what}s: {listed(found)}; name those that are "
+                f"in {key}.columns.{what}"
+            )
+    return of
+
+
+def parsed(name: str) -> tuple[str, str]:
+    """(what an array holds, its split or ``WHOLE``), of names such as ``train_images`` and ``x_train``."""
+    first, _, rest = name.partition("_")
+    if rest and (split := split_named(first)):
+        return rest, split
+    rest, _, last = name.rpartition("_")
+    if rest and (split := split_named(last)):
+        return rest, split
+    return name, WHOLE
+
+
+def holds_images(names: Iterable[str]) -> bool:
+    """Whether an array of these names holds images by its usual name."""
+    return any(parsed(name)[0].lower() in USUAL["image"] for name in names)
+
+
+def tests_of(images: Collection[str], test_split: str | None, shown: str, key: str) -> str | None:
+    """The split that is the test: ``test_split``, else ``test``, else ``val``; None where there is none. Raises
+    UserError for a ``test_split`` that is not there.
+    """
+    if test_split is None:
+        return next((split for split in TEST_SPLITS if split in images), None)
+    split = split_named(test_split)
+    if split not in TEST_SPLITS or split not in images:
+        has = listed(split for split in images if split in TEST_SPLITS)
+        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} has {has}")
+    return split
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first of these names, and how many more there are; "none" of none."""
+    found = list(names)
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return ", ".join(printable(name, 40) for name in found[:MOST_NAMED]) + more or "none"

@@ -1,0 +1,317 @@
+"""Reads images from NumPy arrays: an ``.npz`` file, or a folder of ``.npy`` files.
+
+``arrays.names`` says which arrays are read: MedMNIST's ``train_images``, ``train_labels``, ``val_images`` and so on,
+Keras' ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``images`` (``x``, ``data``) with or without ``labels``
+(``y``); ``data.columns`` names others, and the arrays of clients and groups. Tests are on ``test``, without it on
+``val``, or on ``data.test_split``; where there is neither, a fixed fifth of each class becomes the test split, as of
+one Parquet file. Labels are (N,) or (N, 1), and mean what a Parquet column's do.
+
+Images are (N, H, W), (N, H, W, C) with 1, 3 or 4 channels, or (N, C, H, W) with 1 or 3 where nothing else can be meant;
+a fourth channel is transparency. They are uint8, or bool (0 and 255); other numbers are scaled by ``data.range``, or,
+if they are grey, by each image's own smallest and largest value. Volumes, pickles and flattened rows are refused.
+
+Labels, clients and groups are read whole, images row by row: beside what waits to be decoded
+(``decoding.WAITING_BYTES``) a few megabytes of an ``.npz`` file are in memory, of ``.npy`` files nothing, for they are
+mapped. An array of an ``.npz`` file whose axes lie in Fortran's order is read as a whole.
+
+Shape legend: N images, H height, W width, C channels, L labels of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.decoding.bit_depth import range_unknown
+from rayfed_ssl.data.images import Payload, Source
+from rayfed_ssl.data.readers.arrays.files import Header, arrays_at, header
+from rayfed_ssl.data.readers.arrays.names import WHOLE, listed, parsed, roles, tests_of
+from rayfed_ssl.data.readers.column_values import (
+    Empty,
+    Values,
+    label_texts,
+    label_values,
+    no_labels,
+    numbered,
+    whose_values,
+)
+from rayfed_ssl.data.readers.ownership import ungrouped
+from rayfed_ssl.data.readers.parquet.source import Columns
+from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
+
+HIGH_BIT_DEPTH = ("uint16", "int16", "int32", "float16", "float32", "float64")  # types of more than 8 bits
+SHAPES = "(N, H, W), (N, H, W, C) with 1, 3 or 4 channels, (N, C, H, W) with 1 or 3"
+COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and groups: numbers and text
+
+
+@dataclass(frozen=True)
+class ImageArray:
+    """``axes`` bring an image to (H, W) or (H, W, C); ``channels`` is C, 1 of (H, W)."""
+
+    header: Header
+    axes: tuple[int, ...]
+    channels: int
+
+    def __len__(self) -> int:
+        return self.header.shape[0]
+
+    def images(self, chosen: NDArray[np.int64], key: str) -> Iterator[tuple[str, Payload]]:
+        """(name, pixels) of the images of these numbers, which ascend. Raises UserError for a damaged file."""
+        for row, values in zip(chosen, self.header.rows(chosen, key), strict=True):
+            yield self.header.row(int(row)), _payload(values.transpose(self.axes))
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The arrays that are read: split -> array. ``shown`` is what messages call where they lie, ``unread`` names other
+    arrays and other parts of the file."""
+
+    shown: str
+    images: dict[str, ImageArray]
+    beside: dict[str, dict[str, Header]]
+    unread: tuple[str, ...]
+
+    def files(self, splits: Mapping[str, str]) -> tuple[Path, ...]:
+        """The files of some splits' arrays: "train" or "test" -> split."""
+        found = [self.images[split].header for split in splits.values()]
+        found += [of[split] for of in self.beside.values() for split in splits.values() if split in of]
+        return tuple(dict.fromkeys(header.place.file for header in found))
+
+
+def arrays_source(
+    path: Path,
+    limits: Mapping[str, int | None],
+    key: str,
+    columns: Columns | None = None,
+    test_split: str | None = None,
+    ranged: bool = False,
+) -> Source:
+    """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels or clients
+    of the test split that no training image has.
+
+    Args:
+        test_split: the split that is the test; None: ``test``, else ``val``.
+        ranged: whether ``data.range`` is set, without which colours of more than 8 bits cannot be read.
+    Raises:
+        UserError: no arrays of images, ambiguous names, shapes or types that are not read, damaged files, no
+            ``test_split``.
+    """
+    columns = columns or Columns()
+    arrays = open_arrays(path, columns, key)
+    first = next(iter(arrays.images))
+    test = tests_of(arrays.images, test_split, arrays.shown, key)
+    splits = {"train": first, "test": test or first}
+    for images in (arrays.images[split] for split in splits.values()):
+        if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH:
+            raise UserError(f"{key}.path: {images.header.called} holds {range_unknown(images.header.dtype, key)}")
+    rows = RowSplits(
+        lambda: _of_both(read_beside(arrays, [*splits.values()], columns, key), splits),
+        lambda split, chosen: arrays.images[splits[split]].images(chosen, key),
+        None if test else "arrays",
+        limits,
+        key,
+    )
+    tests = arrays.images[splits["test"]].header.called
+    return Source(
+        arrays.files(splits),
+        rows.listing,
+        notes=_notes(arrays, splits, columns, key),
+        check=lambda: rows.check(arrays.shown, tests),
+        alone=rows.alone if test is None and first != WHOLE else None,
+    )
+
+
+def open_arrays(path: Path, columns: Columns, key: str) -> Arrays:
+    """The arrays at ``path``, of which only headers are read.
+
+    Raises:
+        UserError: as ``arrays_source``; arrays of one split whose lengths differ.
+    """
+    shown = printable(path)
+    places, others = arrays_at(path, key)
+    found = roles(tuple(places), columns, shown, key)
+    named = {"label": found.labels, "client": found.clients, "group": found.groups}
+    images = {split: image_array(header(name, places[name], key), key) for split, name in found.images.items()}
+    beside = {
+        what: {split: header(name, places[name], key) for split, name in of.items()} for what, of in named.items()
+    }
+    for what, of in beside.items():
+        for split, array in of.items():
+            _check_column(array, what, images[split], key)
+    return Arrays(shown, images, beside, (*found.unread, *others))
+
+
+def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str) -> list[Note | str]:
+    """Lines on splits and arrays that are not read."""
+    notes: list[Note | str] = []
+    for split, images in arrays.images.items():
+        if split not in splits.values():
+            there = arrays.images[splits["test"]].header.name
+            notes.append(
+                f"{printable(images.header.name, 80)} ({len(images)} images) is not used: {printable(there, 80)} is "
+                f"there; {key}.test_split={split} tests on it"
+            )
+    if arrays.unread:
+        are = "is" if len(arrays.unread) == 1 else "are"
+        notes.append(f"{listed(arrays.unread)} {are} not read; {key}.columns says which arrays are")
+    if columns.group is None and key == "data":
+        notes += ungrouped([parsed(name)[0] for name in arrays.unread], splits["train"] == splits["test"], key, "array")
+    return notes
+
+
+# -- the images --------------------------------------------------------------------------------------------------------
+
+
+def image_array(array: Header, key: str) -> ImageArray:
+    """The array as images. Raises UserError for shapes and types that are none, or may be two things."""
+    shape, kind = array.shape, array.dtype.name
+    high_bit_depth = kind in HIGH_BIT_DEPTH
+    if not high_bit_depth and kind not in ("uint8", "bool"):
+        hint = "; of values in 0 .. 255: images.astype('uint8')" if array.dtype.kind in "iu" else ""
+        raise UserError(
+            f"{key}.path: {array.called} is of type {printable(kind)}; images are uint8, bool, "
+            f"{', '.join(HIGH_BIT_DEPTH)}{hint}"
+        )
+    axes = _axes(array, key)
+    channels = 1 if len(axes) == 2 else (*shape[1:],)[axes[2]]
+    if 0 in shape:
+        raise UserError(f"{key}.path: {array.called} is of shape {shape}: it holds no pixels")
+    if high_bit_depth and channels == 4:
+        raise UserError(
+            f"{key}.path: {array.called} has 4 channels of type {kind}; transparency is read of uint8; allowed: 1 or 3 "
+            "channels, or uint8"
+        )
+    return ImageArray(array, axes, channels)
+
+
+def _axes(array: Header, key: str) -> tuple[int, ...]:
+    """The order of an image's axes that makes them (H, W) or (H, W, C). Raises UserError."""
+    shape, hint = array.shape, ""
+    if len(shape) == 3 and shape[2] not in (1, 3, 4):
+        return 0, 1
+    if len(shape) == 4:
+        last, first = shape[3] in (1, 3, 4), shape[1] in (1, 3)
+        if last and not first:
+            return 0, 1, 2
+        if first and not last:
+            return 1, 2, 0
+    if len(shape) == 3:
+        hint = "; may be one image, (H, W, C), or narrow grey ones: add an axis, images[None] or images[..., None]"
+    elif len(shape) == 4 and last:
+        hint = "; channels may be the second axis or the last: images.transpose(0, 2, 3, 1) puts the second last"
+    elif len(shape) > 3:
+        hint = "; volumes are not read: save slices of them"
+    elif len(shape) == 2:
+        hint = "; flattened images are to be saved in their shape: images.reshape(-1, H, W)"
+    raise UserError(f"{key}.path: {array.called} is of shape {shape}; images are {SHAPES}{hint}")
+
+
+def _payload(pixels: NDArray[Any]) -> NDArray[Any]:
+    """(H, W) or (H, W, C) as ``decode`` takes it: of this machine's byte order, truth as 0 and 255."""
+    if pixels.dtype == np.bool_:
+        return pixels.astype(np.uint8) * np.uint8(255)
+    if pixels.dtype == np.float16:
+        return pixels.astype(np.float32)
+    return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+
+
+# -- what lies beside them ---------------------------------------------------------------------------------------------
+
+
+def _check_column(array: Header, what: str, images: ImageArray, key: str) -> None:
+    """Raise UserError for an array of labels, clients or groups that is not one number or text per image."""
+    shape = array.shape
+    if shape and shape[0] != len(images):
+        raise UserError(
+            f"{key}.path: {array.called} has {shape[0]} {what}s, {printable(images.header.name, 80)} {len(images)} "
+            "images; allowed: as many"
+        )
+    if (
+        array.dtype.kind in COLUMN_TYPES
+        and array.dtype.itemsize <= 8 * 2**10
+        and (len(shape) == 1 or shape[1:] == (1,))
+    ):
+        return
+    found = f"shape {shape} and type {printable(array.dtype.name)}"
+    if what == "label":
+        one_hot = "rows of zeros and one 1 are labels.argmax(axis=1); " if len(shape) == 2 else ""
+        raise no_labels(array.called, found, key, one_hot)
+    raise UserError(f"{key}.columns.{what}: {array.called} is of {found}; {what}s are text or integers, (N,) or (N, 1)")
+
+
+def read_beside(arrays: Arrays, splits: Sequence[str], columns: Columns, key: str) -> Beside:
+    """Labels, clients and groups of these splits; sorted text of all of them together are the classes.
+
+    Raises:
+        UserError: values that cannot be labels, clients or groups; a damaged file.
+    """
+    empty, labels = dict[str, Empty](), dict[str, pa.Array]()
+    whose: dict[str, dict[str, Values | None]] = {what: {} for what in NAMED}
+    for split in dict.fromkeys(splits):
+        labels[split], cells = _labels(arrays, split, key)
+        empty[NO_LABEL] = empty.get(NO_LABEL, Empty()) + cells
+        for what, meaning in NAMED.items():
+            whose[what][split], cells = _whose(arrays, split, what, columns, key)
+            name = f"{what}: {meaning}"
+            empty[name] = empty.get(name, Empty()) + cells
+    texts = label_texts([*labels.values()])
+    rows = {
+        split: Rows(numbered(found, texts, key, "array"), whose["client"][split], whose["group"][split])
+        for split, found in labels.items()
+    }
+    return Beside(rows, texts, None, empty)
+
+
+def _of_both(found: Beside, splits: Mapping[str, str]) -> Beside:
+    """The same under the names "train" and "test", which may be one split."""
+    return replace(found, splits={name: found.splits[split] for name, split in splits.items()})
+
+
+def _labels(arrays: Arrays, split: str, key: str) -> tuple[pa.Array, Empty]:
+    """A split's labels as of ``label_values``, and the cells without one; none has one where there is no array."""
+    array = arrays.beside["label"].get(split)
+    if array is None:
+        return pa.array(np.full(len(arrays.images[split]), -1, np.int64)), Empty()
+    return label_values(_column(array, key), array.called, key)
+
+
+def _whose(arrays: Arrays, split: str, what: str, columns: Columns, key: str) -> tuple[Values | None, Empty]:
+    """Who holds a split's images, or whom they show, and how many do not say; None where nobody asks. Test images need
+    no groups.
+    """
+    if getattr(columns, what) is None:
+        return None, Empty()
+    array = arrays.beside[what].get(split)
+    if array is None:
+        if what == "group" and split not in (WHOLE, "train"):
+            return [None] * len(arrays.images[split]), Empty()
+        raise UserError(
+            f"{key}.columns.{what}: found {printable(repr(getattr(columns, what)))}, of which "
+            f"{printable(arrays.images[split].header.name, 80)} has none; it has "
+            f"{listed(array.name for array in arrays.beside[what].values())}"
+        )
+    return whose_values(_column(array, key), what, array.called, key)
+
+
+def _column(array: Header, key: str) -> pa.ChunkedArray:
+    """Numbers or text, (N,). Raises UserError for a damaged file, and for bytes that are not UTF-8."""
+    values = array.whole(key).reshape(-1)
+    if values.dtype.kind == "S":
+        try:
+            values = np.char.decode(values, "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{key}.path: {array.called} holds text that is not UTF-8 ({error.reason})") from error
+    if values.dtype.kind == "U":
+        return pa.chunked_array([pa.array(values.tolist(), pa.string())])
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)
+    return pa.chunked_array([pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))])

@@ -1,0 +1,229 @@
+"""Interprets the values of a Parquet file's label and client columns: numbers, text, or blank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import MOST_CLASSES
+from rayfed_ssl.data.readers.walking import FROM_TABLE
+
+Values = list[str | int | None]
+BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+
+
+class Unnamed(UserError):
+    """A column or an array that a key of ``data.columns`` has to name, or to leave unread: what is wrong without that
+    remedy, the remedy without the key, and the key's value.
+    """
+
+    problem: str
+    remedy: str
+    columns: dict[str, str | bool]
+
+    @classmethod
+    def of(cls, problem: str, remedy: str, by_key: str, columns: dict[str, str | bool]) -> Unnamed:
+        """The line with what to set, ``by_key``. (A constructor of its own would not come through from another
+        process.)"""
+        told = cls(f"{problem}{by_key}")
+        told.problem, told.remedy, told.columns = problem, remedy, columns
+        return told
+
+
+@dataclass(frozen=True)
+class Empty:
+    """How many cells say nothing: those of ``blank`` text, as a table left by people has them, and all of them, those
+    that are null, or a label of -1, among them.
+    """
+
+    blank: int = 0
+    all: int = 0
+
+    def __add__(self, other: Empty) -> Empty:
+        return Empty(self.blank + other.blank, self.all + other.all)
+
+
+def no_images(kind: pa.DataType) -> str:
+    """What is wrong with a column of images of this type, and how to go on; "" where it holds encoded bytes."""
+    fields = [(field.name, field.type) for field in kind] if pa.types.is_struct(kind) else [("bytes", kind)]
+    encoded = [_value_type(inner) for name, inner in fields if name == "bytes"]
+    if len(encoded) == 1 and any(is_kind(encoded[0]) for is_kind in BINARY):
+        return ""
+    wanted = f"of type {printable(kind)}; an image is encoded bytes, alone or in a struct of bytes and path"
+    if any(hasattr(inner, "value_type") for inner in encoded):
+        return f"{wanted}; write arrays of pixels as PNG"
+    if any(is_text(_value_type(inner)) for _, inner in fields):
+        return f"{wanted}; where this names files: {FROM_TABLE}"
+    return wanted
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def encoded_images(file: pq.FileMetaData, image: str, called: str, key: str) -> Callable[[pa.Array], pa.Array]:
+    """What gives the bytes of parts of a file's column of images: binary, or a struct of ``bytes`` and ``path``. It
+    raises UserError where no row of the column, ``called`` so, has bytes, and a part names files.
+    """
+    hollow = _has_no_bytes(file, image)
+
+    def encoded(column: pa.Array) -> pa.Array:
+        if not pa.types.is_struct(column.type):
+            if pa.types.is_binary_view(column.type):
+                return column.cast(pa.large_binary())  # of views pyarrow takes no rows
+            return column
+        named = hollow and "path" in [field.name for field in column.type]
+        if named and len(paths := column.field("path")) and paths.null_count == 0:
+            raise UserError(
+                f"{key}.path: {called} holds paths ({printable(paths[0].as_py(), 80)}, ..) and no bytes; write the "
+                "files' bytes beside them, as docs/python.md does with images beside a table"
+            )
+        return encoded(pc.struct_field(column, "bytes"))
+
+    return encoded
+
+
+def _has_no_bytes(file: pq.FileMetaData, image: str) -> bool:
+    """Whether the ``bytes`` of a struct are null in every row, as the file's own statistics say."""
+    groups = [file.row_group(number) for number in range(file.num_row_groups)]
+    leaves = [group.column(number) for group in groups for number in range(group.num_columns)]
+    known = [leaf.statistics for leaf in leaves if leaf.path_in_schema == f"{image}.bytes"]
+    if not known or not all(each is not None and each.has_null_count for each in known):
+        return False
+    return bool(sum(each.null_count for each in known) == file.num_rows)
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column's values themselves where it is dictionary-encoded."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, Empty]:
+    """(text in normal form C, null where it is empty or blank; the cells that say nothing): an empty cell of a table is
+    no class and no client.
+    """
+    text = pc.utf8_normalize(column.cast(pa.string()).combine_chunks(), form="NFC")
+    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), False)
+    found = pc.if_else(blank, pa.scalar(None, pa.string()), text)
+    return found, Empty(int(pc.sum(blank).as_py() or 0), found.null_count)
+
+
+def whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats as integers where all of them are whole, NaN as null: pandas writes integers with gaps so. Other columns,
+    and floats that are not whole, as they are.
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    values = column.cast(pa.float64())
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+    whole = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), float(2**53)))
+    return values.cast(pa.int64()) if pc.all(whole).as_py() in (True, None) else column
+
+
+def label_values(column: pa.ChunkedArray, called: str, key: str) -> tuple[pa.Array, Empty]:
+    """(labels, the cells without one): int64, -1 where unknown, or text, null where unknown. ``called`` names it, as
+    "column label of x.parquet". Raises UserError for what are no labels.
+    """
+    if is_text(column.type):
+        return text_values(column)
+    labels = _whole_labels(column, called, key)
+    return pa.array(labels), Empty(all=int((labels < 0).sum()))
+
+
+def _whole_labels(column: pa.ChunkedArray, called: str, key: str) -> NDArray[np.int64]:
+    """Labels as int64, -1 where they are null; false and true are 0 and 1. Raises UserError."""
+    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else whole_numbers(column)
+    if not pa.types.is_integer(column.type):
+        raise no_labels(called, f"type {printable(column.type)}", key)
+    for value in (pc.min(column).as_py(), pc.max(column).as_py()):
+        if value is not None and not -1 <= value < MOST_CLASSES:
+            raise UserError(
+                f"{key}.path: {called} holds the label {value}; allowed: 0 to {MOST_CLASSES - 1}, -1 or null where it "
+                "is unknown"
+            )
+    return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def no_labels(called: str, found: str, key: str, advice: str = "") -> UserError:
+    """What to say of labels that are not measured; ``advice`` stands before what to do with others."""
+    noun = called.partition(" ")[0]
+    problem = (
+        f"{key}.path: {called} is of {found}; labels are integers from 0, or text (several labels per image and "
+        f"targets of a regression are not measured): {advice}"
+    )
+    by_key = f"name another {noun} in {key}.columns.label, or read none, {key}.columns.label=false"
+    return Unnamed.of(problem, f"name another {noun}, or read none", by_key, {"label": False})
+
+
+def label_texts(found: Sequence[pa.Array]) -> tuple[str, ...]:
+    """The different labels that are text, sorted; none where labels are integers."""
+    return tuple(sorted({text for labels in found for text in pc.unique(labels).to_pylist() if isinstance(text, str)}))
+
+
+def numbered(labels: pa.Array, texts: Sequence[str], key: str, place: str = "Parquet file") -> NDArray[np.int64]:
+    """(n,) the position of each label among the texts; numbers stay. Raises UserError for both at once, each in a
+    ``place`` of its own.
+    """
+    if pa.types.is_string(labels.type):
+        labels = pc.fill_null(pc.index_in(labels, pa.array(texts, pa.string())), -1)
+    elif texts and pc.max(labels).as_py() not in (None, -1):
+        raise UserError(f"{key}.path: found labels that are text in one {place}, numbers in another; allowed: one")
+    return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
+
+
+def whose_values(column: pa.ChunkedArray, what: str, called: str, key: str) -> tuple[Values, Empty]:
+    """(the values of a client or a group column, ``what``, the cells without one). Raises UserError."""
+    if is_text(column.type):
+        text, empty = text_values(column)
+        return text.to_pylist(), empty
+    column = whole_numbers(column)
+    if not pa.types.is_integer(column.type):
+        raise UserError(
+            f"{key}.columns.{what}: {called} is of type {printable(column.type)}; {what}s are text or integers"
+        )
+    return list(column.to_pylist()), Empty(all=column.null_count)
+
+
+def gaps(splits: Sequence[NDArray[np.int64]], counted: str = "") -> tuple[Note, ...]:
+    """A line where the splits' labels without names leave out numbers below the largest, which are classes as well;
+    ``counted`` ends what it says of images that a limit may leave out.
+    """
+    found = np.unique(np.concatenate([np.empty(0, np.int64), *(np.unique(labels) for labels in splits)]))
+    found = found[found >= 0]
+    if not len(found) or len(found) == (classes := int(found[-1]) + 1):
+        return ()
+    shown = ", ".join(map(str, found[:3])) + (", .." if len(found) > 3 else "")
+    more = (
+        f" ({shown}){counted}: they count as {classes} classes, {classes - len(found)} of them without images; written "
+        f"as text, they are {len(found)}"
+    )
+    return (Note.shareable(f"labels are {len(found)} of the numbers 0 to {classes - 1}", more),)
+
+
+def names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | None:
+    """The list of class names in a schema's metadata, or None. Raises ValueError, TypeError or AttributeError."""
+    names: Any = json.loads(metadata.get(b"class_names", b"null"))
+    if names is None:
+        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        names = features.get(label, {}).get("names")
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
+        raise TypeError(f"found {type(names).__name__}; wanted a list of names")
+    return names

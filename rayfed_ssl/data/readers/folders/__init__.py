@@ -1,0 +1,1 @@
+"""Folders of image files (``data.name: imagefolder``)."""

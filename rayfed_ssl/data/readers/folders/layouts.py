@@ -1,0 +1,86 @@
+"""The folder trees that images are read from, and the messages for other trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.decoding.formats import SUFFIXES
+from rayfed_ssl.data.readers.split_names import split_folders
+from rayfed_ssl.data.readers.walking import unread_below
+
+Layout = Literal["classes", "clients", "clients_flat", "flat"]
+WITH_CLIENTS = ("clients", "clients_flat")  # whose first folder is the client
+TEST_FOLDERS = ("test", "val")  # the first that holds images; names of split_folders
+MOST_NAMED = 5
+TREES = {
+    "classes": (
+        "train/<class>/x.jpg with test/<class>/x.jpg (or val/), or <class>/x.jpg, of which a fifth is held out; "
+        "unlabelled: train/x.jpg, or x.jpg"
+    ),
+    "clients": (
+        "train/<client>/<class>/x.jpg with test/<class>/x.jpg or test/<client>/<class>/x.jpg (or val/); unlabelled: "
+        "train/<client>/x.jpg; all of these also without train/ and test/, or with <client>/train/ and <client>/test/"
+    ),
+    "clients_flat": (
+        "train/<client>/.../x.jpg, all of them unlabelled; also without train/ and test/, or with <client>/train/ and "
+        "<client>/test/"
+    ),
+    "flat": "train/.../x.jpg, or .../x.jpg, all of them unlabelled",
+}
+
+
+def layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserError:
+    """What is wrong with the tree below ``path``, what was found there, and which trees are accepted."""
+    trees = "; ".join(f"with {key}.layout={name}: {TREES[name]}" for name in sorted(TREES, key=lambda n: n != layout))
+    return UserError(f"{key}.path: {printable(path)} {problem}; found {_found(path, key)}; accepted {trees}")
+
+
+def _found(path: Path, key: str, most: int = 5) -> str:
+    """What lies below a folder, in a few words: its first entries, and those of its splits."""
+
+    def shown(folder: Path) -> list[str]:
+        try:
+            found = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+        except OSError:
+            return []
+        names = [printable(entry.name, 40) + ("/" if entry.is_dir() else "") for entry in found[:most]]
+        return names + ([f"and {len(found) - most} more"] if len(found) > most else [])
+
+    words = shown(path)
+    splits = split_folders(path, key)
+    for folder in (splits[name] for name in ("train", *TEST_FOLDERS) if name in splits):
+        words += [f"{printable(folder.name)}/{inner}" for inner in shown(folder)[:3]]
+    return ", ".join(words) or "nothing"
+
+
+def instead(folder: Path) -> str:
+    """What to say of a folder without images: the suffixes that images have, and what is there instead."""
+    unread = unread_below(folder)
+    return f" (known suffixes: {' '.join(sorted(SUFFIXES))})" + (f"; {unread}" if unread else "")
+
+
+def some(names: Sequence[str], most: int = MOST_NAMED) -> str:
+    """The first of these names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return printable(", ".join(names[:most]), 120) + more
+
+
+def not_read(beside: Sequence[tuple[str, int]], read: Sequence[str], advice: str = "") -> list[str]:
+    """A line on images beside the folders that are read, where there are any.
+
+    Args:
+        beside: (folder, images in it); the folder is "" for images that lie in none.
+        read: the folders that are read.
+        advice: ends the line.
+    """
+    if not beside:
+        return []
+    found = [f"{folder}/ ({count} images)" if folder else f"{count} images in no folder" for folder, count in beside]
+    verb = "is" if len(beside) == 1 and beside[0][0] else "are"
+    all_of_them = f" ({sum(count for _, count in beside)} images in all)" if len(beside) > MOST_NAMED else ""
+    used = printable(" and ".join(read))
+    return [f"{some(found)}{all_of_them} {verb} not used: the images are those of {used}{advice}"]

@@ -1,0 +1,205 @@
+"""Reads from the names of folders and files an image's class, client and group; numbers these names.
+
+Names are read in Unicode's normal form C, so that a name is one wherever its folder was made: macOS may spell an
+accented letter as two characters. Two folders side by side whose names are then one are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.data.decoding import dicom
+from rayfed_ssl.data.readers.folders.layouts import WITH_CLIENTS, Layout, some
+
+ATTRIBUTES = "dicom:"  # how a group begins that is no regular expression
+CLIENT_NAME = re.compile(
+    r"(hospital|clinic|site|client|cent(?:er|re)|institut(?:e|ion)|scanner|device|silo|node|party)"
+    r"(?:[ _-]?\d+|[ _-][a-z])",
+    re.IGNORECASE,
+)
+CLASS_DEPTH = {"classes": 0, "clients": 1}  # folders above the class; with the others none is one
+
+
+def known_names(names: list[str | None]) -> tuple[str, ...]:
+    """The different names, sorted."""
+    return tuple(sorted({name for name in names if name is not None}))
+
+
+def numbers_of(names: list[str | None], known: tuple[str, ...]) -> NDArray[np.int64]:
+    """The position of each name among the known ones; -1 for None."""
+    number = {name: position for position, name in enumerate(known)}
+    return np.array([-1 if name is None else number[name] for name in names], dtype=np.int64)
+
+
+def folders_between(file: Path, root: Path) -> tuple[str, ...]:
+    """The names of the folders between ``root`` and ``file``."""
+    return tuple(composed(name) for name in file.relative_to(root).parts[:-1])
+
+
+def folder_at(file: Path, root: Path, depth: int) -> str | None:
+    """The name of the folder ``depth`` levels below ``root`` on the way to ``file``; None if the file comes first."""
+    folders = file.relative_to(root).parts[:-1]
+    return composed(folders[depth]) if len(folders) > depth else None
+
+
+def class_of(file: Path, root: Path, layout: Layout) -> str | None:
+    """The folder that is the class of a file below ``root``; None where there is none."""
+    return folder_at(file, root, CLASS_DEPTH[layout]) if layout in CLASS_DEPTH else None
+
+
+def client_of(file: Path, root: Path, layout: Layout) -> str | None:
+    """The folder that is the client of a file below ``root``; None where there is none."""
+    return folder_at(file, root, 0) if layout in WITH_CLIENTS else None
+
+
+def expression(pattern: str) -> str:
+    """The same, if it is a regular expression, or names attributes of DICOM. Raises ValueError."""
+    if pattern.startswith(ATTRIBUTES):
+        if not re.fullmatch(r"\w+(/\w+)*", pattern.removeprefix(ATTRIBUTES)):
+            raise ValueError("must be dicom: and keywords of attributes with / between, such as dicom:PatientID")
+        return pattern
+    try:
+        re.compile(composed(pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"must be a regular expression ({error})") from None
+    return pattern
+
+
+def groups_of(files: Sequence[Path], root: Path, pattern: str, key: str) -> list[str | None]:
+    """Whom or what each image shows: what the regular expression matches in its path below ``root``, of one with
+    brackets what they hold, with ``/`` between; after ``ATTRIBUTES``, what those of a DICOM file say. None where that
+    is nothing.
+
+    Raises:
+        UserError: it matches nothing in any path; no file has the attributes, or they cannot be read.
+    """
+    if pattern.startswith(ATTRIBUTES):
+        return _attributes(files, pattern.removeprefix(ATTRIBUTES).split("/"), root, key)
+    search = re.compile(composed(pattern)).search
+    paths = [composed(file.relative_to(root).as_posix()) for file in files]
+    found = [None if match is None else _held(match) or None for match in map(search, paths)]
+    if paths and not any(found):
+        raise UserError(
+            f"{key}.group: found {pattern!r}, which matches nothing in any image's path below {printable(root)}, such "
+            f"as {printable(paths[0])}; allowed: a regular expression that finds whom an image shows, or null"
+        )
+    return found
+
+
+def _attributes(files: Sequence[Path], keywords: Sequence[str], root: Path, key: str) -> list[str | None]:
+    """As ``groups_of``. Of a file only its header is read, as far as the last attribute."""
+    said = f"{key}.group: found {ATTRIBUTES + '/'.join(keywords)!r}"
+    if "pydicom" not in dicom.installed():
+        raise UserError(f"{said}, which needs pydicom; {dicom.NEEDED}")
+    if unknown := dicom.unknown_attribute(keywords):
+        near = dicom.like(unknown)
+        raise UserError(
+            f"{said}; {unknown} must be the keyword of a DICOM attribute of text or numbers, such as PatientID"
+            + (f"; did you mean {near}?" if near else "")
+        )
+    found = [dicom.attributes_of(file, keywords) for file in files]
+    if found and not any(found):
+        raise UserError(
+            f"{said}, which no image below {printable(root)} has; allowed: attributes that some have, or null"
+        )
+    return found
+
+
+def _held(match: re.Match[str]) -> str:
+    """What the brackets hold that took part in the match; without brackets, what was matched."""
+    return "/".join(part for part in match.groups() if part) if match.re.groups else match[0]
+
+
+def refuse_twins(files: Iterable[Path], root: Path, levels: int, key: str) -> None:
+    """Raise UserError where two folders side by side, at most ``levels`` below ``root`` on the way to ``files``, have
+    names that are one in normal form C.
+    """
+    spelt: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for folder in dict.fromkeys(file.parent for file in files):
+        way = folder.relative_to(root).parts[:levels]
+        for length in range(1, len(way) + 1):
+            above, name = way[: length - 1], way[length - 1]
+            if spelt.setdefault((*above, composed(name)), way[:length]) != way[:length]:
+                raise UserError(
+                    f"{key}.path: {printable(root.joinpath(*above))} holds two folders called {printable(name, 80)}, "
+                    "spelt in two normal forms of Unicode (NFC and NFD); allowed: one of each name: rename or merge "
+                    "them"
+                )
+
+
+def undecided(files: list[Path], classes: list[str | None], root: Path, key: str) -> str:
+    """Why the folders below ``root`` that are taken for classes may be no classes, and which key says what they are:
+    each of two or more holds the same two or more folders. Empty where they do not.
+    """
+    inner = _inner_folders(files, classes, root)
+    if len(shared := _in_each(inner)) < 2:
+        return ""
+    return (
+        f"{key}.path: each of the folders {some(sorted(inner))} in {printable(root)} holds folders {some(shared)}, so "
+        f"the tree does not say which are the classes; allowed: {key}.layout=clients if the outer ones are clients, "
+        f"such as hospitals, and the inner ones classes; {key}.layout=classes if the outer ones are classes, and the "
+        f"inner ones mean nothing, or are patients, which {key}.group finds"
+    )
+
+
+def _inner_folders(files: list[Path], classes: list[str | None], root: Path) -> dict[str, set[str | None]]:
+    """Class -> the names of the folders in it that images lie in; None for images in none."""
+    inner: dict[str, set[str | None]] = {}
+    for file, label in zip(files, classes, strict=True):
+        if label is not None:
+            inner.setdefault(label, set()).add(folder_at(file, root, 1))
+    return inner
+
+
+def _in_each(inner: dict[str, set[str | None]]) -> list[str]:
+    """The folders that each of several classes holds."""
+    held = set.intersection(*inner.values()) if len(inner) > 1 else set[str | None]()
+    return sorted(name for name in held if name is not None)
+
+
+def _called_like_clients(names: list[str], key: str) -> list[str]:
+    """A line where all of several folders that are taken for classes are called as clients are: hospital_a, site2."""
+    words = {match[1].lower() if (match := CLIENT_NAME.fullmatch(name)) else "" for name in names}
+    if len(names) < 2 or len(words) > 1 or "" in words:
+        return []
+    return [
+        f"{some(names)} are taken for classes, and are called as clients are: if they are clients, "
+        f"{key}.layout=clients_flat, with which no image has a label"
+    ]
+
+
+def maybe_clients(files: list[Path], classes: list[str | None], root: Path, group: str | None, key: str) -> list[str]:
+    """A line where the folders below ``root`` that are taken for classes may be clients: folders of two or more names
+    lie in them, which are read as nothing, unless ``group`` finds something in them; or they are called so.
+    """
+    inner = _inner_folders(files, classes, root)
+    below = sorted({name for names in inner.values() for name in names if name is not None})
+    if len(below) < 2:
+        return _called_like_clients(sorted(inner), key)
+    shared = _in_each(inner)
+    said = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"
+    patients = f"; if the inner ones are patients, {key}.group" if group is None else ""
+    return [
+        f"{some(sorted(inner))} are taken for classes, and {said}: if they are clients, {key}.layout=clients{patients}"
+    ]
+
+
+def test_place(
+    folders: tuple[str, ...], class_names: tuple[str, ...], client_names: tuple[str, ...]
+) -> tuple[str | None, str | None]:
+    """(client, class) of a test image below these folders. A folder that is neither stands as an unknown class."""
+    if not folders:
+        return None, None
+    if folders[0] in client_names:
+        if len(folders) > 1 and folders[1] in class_names:
+            return folders[0], folders[1]
+        if folders[0] not in class_names:
+            return folders[0], None if len(folders) == 1 else folders[1]
+    return None, folders[0]

@@ -1,0 +1,171 @@
+"""Splits whose images are rows with a label, a client and a group beside each, as of Parquet files and of arrays: which
+rows a split lists, and which are held out where there are no test images.
+
+Shape legend: n images of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
+from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
+from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, gaps
+from rayfed_ssl.data.readers.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
+from rayfed_ssl.data.readers.ownership import numbered_clients, numbered_groups, shared_notes
+from rayfed_ssl.data.source_notes import Line
+
+NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
+NO_LABEL = "label: unlabelled"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` and ``groups`` the values of the client and
+    the group column, or None where none is named."""
+
+    labels: NDArray[np.int64]
+    clients: Values | None
+    groups: Values | None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What lies beside the images of both splits.
+
+    ``texts`` are the classes where labels are text, ``given`` the names that the files give their classes, None where
+    they give none; ``empty`` counts the cells that say nothing, by what that counts as.
+    """
+
+    splits: Mapping[str, Rows]
+    texts: tuple[str, ...]
+    given: tuple[str, ...] | None
+    empty: Mapping[str, Empty]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Those of the labels that are text, else those that the files give, else the numbers."""
+        if self.texts or self.given is not None:
+            return tuple(map(printable, self.texts)) or self.given or ()
+        return tuple(str(number) for number in range(1 + max(rows.labels.max(initial=-1) for rows in self._rows)))
+
+    def notes(self, counted: str) -> tuple[Note, ...]:
+        """Lines on empty cells, where some are blank text (who leaves all of them null means it), and on gaps between
+        labels without names; ``counted`` ends each."""
+        blank = tuple(
+            Note.shareable(f"{n.all} images have an empty {what}", counted) for what, n in self.empty.items() if n.blank
+        )
+        named = self.texts or self.given is not None
+        return blank if named else blank + gaps([rows.labels for rows in self._rows], counted)
+
+    @property
+    def _rows(self) -> tuple[Rows, ...]:
+        return tuple(self.splits.values())
+
+
+@dataclass(frozen=True)
+class RowSplits:
+    """The splits "train" and "test" of a source of rows, read when they are first needed.
+
+    ``read`` reads what lies beside the images; where there is no test split, both splits are all rows. ``images``
+    yields (name, image) of the rows of a split, given sorted. ``undivided`` says what has no test split, as notes call
+    it ("one Parquet file"): a fifth of each class is held out then; None where there is one.
+    """
+
+    read: Callable[[], Beside]
+    images: Callable[[str, NDArray[np.int64]], Iterator[tuple[str, Payload]]]
+    undivided: str | None
+    limits: Mapping[str, int | None]
+    key: str
+
+    @cached_property
+    def beside(self) -> Beside:
+        return self.read()
+
+    @cached_property
+    def groups(self) -> dict[str, NDArray[np.int64] | None]:
+        return numbered_groups({name: split.groups for name, split in self.beside.splits.items()})
+
+    @cached_property
+    def halves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows to train on, and those held out, where there is no test split."""
+        only = self.beside.splits["train"]
+        clients = numbered_clients(only.clients, only.clients)[0]
+        return stratified_halves(only.labels, TEST_SHARE, clients, self.groups["train"])
+
+    def check(self, shown: str, tests: str) -> None:
+        """Raise UserError where no test image can be held out of ``shown``, and for labels or clients of the test
+        split, ``tests``, that no training image has.
+        """
+        splits = self.beside.splits
+        if self.undivided and (splits["train"].labels >= 0).any() and not len(self.halves[1]):
+            raise Unnamed.of(
+                f"{self.key}.path: {shown} {NONE_HELD_OUT}; ",
+                "reading no label needs none",
+                f"{self.key}.columns.label=false reads no label and needs none",
+                {"label": False},
+            )
+        _check_test(splits["train"], splits["test"], self.beside.texts, tests, self.key)
+
+    def listing(self, split: str) -> Listing:
+        """The rows of a split: less those that are held out where there is no test split, or these."""
+        return self._listing(split, self.undivided)
+
+    def alone(self) -> Listing:
+        """All training rows: none is held out."""
+        return self._listing("train", None)
+
+    def _listing(self, split: str, undivided: str | None) -> Listing:
+        splits, limit = self.beside.splits, self.limits[split]
+        labels, named, groups = splits[split].labels, self.beside.class_names, self.groups[split]
+        clients, client_names = numbered_clients(splits["train"].clients, splits[split].clients)
+        counted = of_all(self.limits, *(self.halves if undivided else [of.labels for of in splits.values()]))
+        chosen = np.arange(len(labels))
+        notes: tuple[Line, ...] = () if split == "test" else self.beside.notes(counted)
+        if undivided:
+            chosen = self.halves[1 if split == "test" else 0]
+            told = held_out_notes(labels, self.halves[1], named, groups, undivided, counted)
+            notes = () if split == "test" else told + notes
+        elif split == "train" and not self.undivided:
+            notes += shared_notes(first_rows(self.groups, self.limits), "data.columns.group")
+        notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[:limit], FIRST_ROWS)
+        chosen = chosen[:limit]
+        return Listing(
+            labels[chosen],
+            named,
+            lambda: self.images(split, chosen),
+            None if clients is None else clients[chosen],
+            client_names,
+            notes,
+            None if groups is None else groups[chosen],
+        )
+
+
+def _check_test(train: Rows, test: Rows, texts: tuple[str, ...], shown: str, key: str) -> None:
+    """Raise UserError for labels or clients of the test split that the training split lacks."""
+    if not len(train.labels):
+        return  # no training images: reported as such
+    known = np.unique(train.labels[train.labels >= 0])
+    unknown = np.setdiff1d(test.labels[test.labels >= 0], known)
+    if len(unknown):
+        what = f"class {printable(texts[unknown[0]], 80)}" if texts else f"label {unknown[0]}"
+        if not len(known):
+            raise UserError(
+                f"{key}.path: {shown} has labels, and no training image has; a probe learns from labelled training "
+                f"images: {key}.columns.label=false trains without labels, and evaluate --data measures by others"
+            )
+        raise UserError(f"{key}.path: {shown} holds the {what}, which no training image has")
+    if train.clients is None or test.clients is None:
+        return
+    strangers = sorted(set(test.clients) - set(train.clients) - {None}, key=str)
+    if strangers:
+        name = printable(strangers[0], 80)
+        raise UserError(f"{key}.columns.client: {shown} holds the client {name}, which has no training image")

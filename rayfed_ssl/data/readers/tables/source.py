@@ -1,0 +1,299 @@
+"""Images that a table names: a CSV or TSV file with a row per image, beside the image files or above them.
+
+``path`` is the table, or a folder with ``train.csv`` and ``test.csv`` (or ``validation.csv``, ``val.csv``). Without a
+table of test images a fixed fifth of each class is held out, as of one Parquet file. ``data.columns`` says what a
+column means; ``tables.cells`` says how files and cells are read, ``tables.images`` how the image of a row is found. A
+row whose image is not there is one that cannot be decoded. Image files in no row are not read, with a note.
+
+Shape legend: n rows of a table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.data.images import Payload, Source
+from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, label_texts, label_values, no_labels, numbered
+from rayfed_ssl.data.readers.ownership import bare
+from rayfed_ssl.data.readers.parquet.source import LABEL_COLUMNS, Columns, column_named, unread_columns
+from rayfed_ssl.data.readers.split_names import TEST_NAMES
+from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
+from rayfed_ssl.data.readers.tables.cells import CellTable, read_table, typed
+from rayfed_ssl.data.readers.tables.images import Places
+from rayfed_ssl.data.readers.walking import CSV
+
+IMAGE_COLUMNS = (
+    "image", "img", "file", "filename", "path", "filepath", "imagepath", "imagefile", "imagename", "imageid",
+    "imageindex", "id",
+)  # fmt: skip
+"""Columns of images that need not be named, in any case, with ``_`` and spaces or without."""
+
+
+def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict[str, Path], list[str]]:
+    """The table of each split, none of the test split where it is missing; lines on tables that are not used. Raises
+    UserError.
+    """
+    shown = printable(path)
+    if path.is_file():
+        if test_split is not None:
+            raise UserError(
+                f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null"
+            )
+        return {"train": path}, []
+    try:
+        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() in CSV and file.is_file()]
+    except OSError as error:
+        raise UserError(f"{key}.path: {shown} cannot be read ({error.strerror})") from None
+    found: dict[str, Path] = {}
+    for file in files:
+        if (before := found.setdefault(file.stem.lower(), file)) is not file:
+            two = f"{printable(before.name)} and {printable(file.name)}"
+            raise UserError(f"{key}.path: {shown} has {two}; allowed: one table of a name")
+    there = printable(", ".join(file.name for file in files)) or "no table"
+    if "train" not in found:
+        hint = f"; give one of them, {shown}/{printable(files[0].name)}" if files else ""
+        raise UserError(f"{key}.path: {shown} has no train.csv; found {there}{hint}")
+    if test_split is not None and test_split.lower() not in found.keys() - {"train"}:
+        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} has {there}; train.csv trains")
+    chosen = (test_split or next((name for name in TEST_NAMES if name in found), "")).lower()
+    others = [file for name, file in found.items() if name not in ("train", chosen)]
+    advice = f"; {key}.test_split={printable(others[0].stem)} tests on it" if len(others) == 1 else ""
+    are = f"{printable(', '.join(file.name for file in others))} {'is' if len(others) == 1 else 'are'} not used{advice}"
+    splits = {"train": found["train"]} | ({"test": found[chosen]} if chosen else {})
+    return splits, [are] if others else []
+
+
+@dataclass(frozen=True)
+class Named:
+    """A split: its table, the column of its images, and the files that this names, None where one is not there."""
+
+    table: CellTable
+    image: str
+    files: list[Path | None]
+    places: Places
+
+    def images(self, chosen: NDArray[np.int64]) -> Iterator[tuple[str, Payload]]:
+        """(name, file) of the rows of these numbers."""
+        cells = self.table.cells(self.image)
+        for row in chosen:
+            if (file := self.files[row]) is not None:
+                yield str(file), file
+            else:
+                said = printable(cells[row].strip(), 80) or "(empty)"
+                yield f"{said}, {self.table.line(int(row))}", self.places.absent(cells[row])
+
+
+def table_source(
+    path: Path,
+    limits: Mapping[str, int | None],
+    key: str,
+    columns: Columns | None = None,
+    test_split: str | None = None,
+) -> Source:
+    """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels or clients
+    of the test split that no training image has.
+
+    Args:
+        test_split: the name of the table of the test images; None: ``test``, else ``validation`` or ``val``.
+    Raises:
+        UserError: no table, no column of images, images that none of the rows names, or two rows name.
+    """
+    columns = columns or Columns()
+    found, notes = open_tables(path, key, columns, test_split)
+    first = found["train"]
+    splits = {"train": first, "test": found.get("test", first)}
+    rows = RowSplits(
+        lambda: read_beside(splits, columns, key),
+        lambda split, chosen: splits[split].images(chosen),
+        None if "test" in found else "one table",
+        limits,
+        key,
+    )
+    files = [named.table.file for named in found.values()]
+    files += [file for named in found.values() for file in named.files if file is not None]
+    if key == "data":
+        labels = [name for name in (label_column(first.table, columns, key),) if name]
+        names = [name for name in first.table.names if name]
+        notes += unread_columns(names, columns, "test" not in found, key, [first.image], labels)
+    tests = splits["test"].table.shown
+    return Source(
+        tuple(dict.fromkeys(files)),
+        rows.listing,
+        notes,
+        check=lambda: rows.check(first.table.shown, tests),
+        alone=rows.alone if "test" not in found and path.is_dir() else None,
+    )
+
+
+def open_tables(
+    path: Path, key: str, columns: Columns, test_split: str | None = None
+) -> tuple[dict[str, Named], list[Note | str]]:
+    """The splits with their images, and lines on what is not read or found elsewhere. Raises UserError."""
+    files, unused = tables_of(path, key, test_split)
+    read = {split: read_table(file, key) for split, file in files.items()}
+    several = [table.stem for table in read.values()] if len(read) > 1 else []
+    places = Places(read["train"].file.parent, key, several)
+    found = {split: _named(table, places, columns, key) for split, table in read.items()}
+    _refuse_twice(found.values(), key)
+    return found, [*unused, *_left_over(places, found.values())]
+
+
+def _left_over(places: Places, found: Iterable[Named]) -> Iterator[str]:
+    """Lines on image files that are in no row, and on cells that are paths from elsewhere."""
+    tables = " or ".join(printable(named.table.file.name) for named in found)
+    if elsewhere := places.elsewhere:
+        are = "1 cell is a path" if len(elsewhere) == 1 else f"{len(elsewhere)} cells are paths"
+        yield (
+            f"{are} from elsewhere, such as {printable(elsewhere[0], 80)}: images whose path ends so were taken, below "
+            f"{printable(places.folder)}"
+        )
+    listed = {os.path.abspath(file) for named in found for file in named.files if file is not None}
+    if left := sum(os.path.abspath(file) not in listed for file in places.files):
+        of = "1 image file is" if left == 1 else f"{left} image files are"
+        yield f"{of} in no row of {tables} and not read; a row with an empty label has an image without one"
+
+
+def _refuse_twice(found: Iterable[Named], key: str) -> None:
+    """Raise UserError where two rows, of one table or of two, name one image."""
+    seen: dict[str, str] = {}
+    for named in found:
+        for row, file in enumerate(named.files):
+            line = printable(named.table.line(row))
+            if file is not None and (before := seen.setdefault(os.path.abspath(file), line)) is not line:
+                shown = printable(
+                    file.relative_to(named.places.folder) if file.is_relative_to(named.places.folder) else file
+                )
+                raise UserError(
+                    f"{key}.path: {before} and {line} name the same image, {shown}; allowed: one row per image"
+                )
+
+
+def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Named:
+    """The images of a table: of the column that is named, else of the first usual one that names any. Raises UserError
+    where none does.
+    """
+    usual = [name for wanted in IMAGE_COLUMNS for name in table.names if _plain(name) == wanted]
+    wanted = _column(table, columns.image, usual, "image", key)
+    for name in [wanted] if columns.image is not None else usual:
+        files = [places.find(cell, table.stem, table.line(row)) for row, cell in enumerate(table.cells(name))]
+        if any(files) or not files:
+            return Named(table, name, files, places)
+    other = _names_images(table, places, {*usual, label_column(table, columns, key)})
+    if not wanted:
+        problem = f"{key}.path: {table.shown} has no column of images; it has {_listed(table)}: "
+        say = f", {printable(other)} say" if other else ""
+        raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image{say}", {"image": other or "COLUMN"})
+    hint = f"; column {printable(other)} does: {key}.columns.image={printable(other)}" if other else ""
+    named = columns.image is not None or len(usual) == 1
+    which = f"column {printable(wanted)}" if named else f"columns {printable(', '.join(usual))}"
+    raise UserError(
+        f"{key}.columns.image: no cell of {which} of {table.shown} names an image below {printable(places.folder)}; "
+        f"the first is {printable(table.cells(wanted)[0], 80)!r}{hint}"
+    )
+
+
+def _names_images(table: CellTable, places: Places, others: Collection[str]) -> str:
+    """A column, not among ``others``, whose first cell names an image; "" where there is none."""
+    for name, cell in zip(table.names, table.rows[0] if table.rows else (), strict=False):
+        if name and name not in others:
+            try:
+                if places.find(cell, table.stem, "") is not None:
+                    return name
+            except UserError:  # it names several
+                return name
+    return ""
+
+
+def _plain(name: str) -> str:
+    return bare(name).replace(" ", "")
+
+
+def _listed(table: CellTable) -> str:
+    return printable(", ".join(name for name in table.names if name)) or "none"
+
+
+def label_column(table: CellTable, columns: Columns, key: str) -> str:
+    """The column of labels; "" where there is none. Raises UserError."""
+    usual = [name for wanted in LABEL_COLUMNS for name in table.names if _plain(name) == _plain(wanted)]
+    return _column(table, columns.label, usual, "label", key)
+
+
+def _column(table: CellTable, wanted: str | Literal[False] | None, usual: Sequence[str], what: str, key: str) -> str:
+    schema = pa.schema([(name, pa.string()) for name in table.names if name])
+    given = composed(wanted.strip()) if isinstance(wanted, str) else wanted
+    return column_named(schema, given, tuple(usual), what, table.file, key)
+
+
+# -- what lies beside them ---------------------------------------------------------------------------------------------
+
+
+def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Beside:
+    """Labels, clients and groups of the splits; sorted text of all of them together are the classes.
+
+    Raises:
+        UserError: a column that is not there, values that cannot be labels, clients or groups.
+    """
+    tables = {named.table.file: named.table for named in splits.values()}
+    labels, empty = _labels([*tables.values()], columns, key)
+    whose: dict[str, list[Values] | None] = {}
+    for what, meaning in NAMED.items():
+        whose[what], cells = _whose([*tables.values()], getattr(columns, what), what, key)
+        empty |= {f"{what}: {meaning}": cells}
+    texts = label_texts(labels)
+    rows = [
+        Rows(numbered(found, texts, key, "table"), *(None if of is None else of[n] for of in whose.values()))
+        for n, found in enumerate(labels)
+    ]
+    made = dict(zip(tables, rows, strict=True))
+    return Beside({split: made[named.table.file] for split, named in splits.items()}, texts, None, empty)
+
+
+def _labels(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
+    """The tables' labels as of ``label_values``, and the cells without one; no row has one where there is no such
+    column.
+    """
+    names = [label_column(table, columns, key) for table in tables]
+    cells = [table.cells(name) if name else [""] * len(table.rows) for table, name in zip(tables, names, strict=True)]
+    column, empty = typed([*chain.from_iterable(cells)], fractions=True)
+    called = " and ".join(
+        f"column {printable(name)} of {table.shown}" for table, name in zip(tables, names, strict=True) if name
+    )
+    if pa.types.is_floating(column.type):
+        raise no_labels(called, "numbers with fractions", key)
+    if empty == len(column):
+        column = pa.chunked_array([pa.nulls(len(column), pa.int64())])
+    found, _ = label_values(column, called, key)
+    said = sum(len(table.rows) for table, name in zip(tables, names, strict=True) if name)
+    blank = empty - (len(column) - said)
+    return _parted(found, tables), {NO_LABEL: Empty(blank, blank)}
+
+
+def _whose(tables: Sequence[CellTable], wanted: str | None, what: str, key: str) -> tuple[list[Values] | None, Empty]:
+    """Who holds the tables' images, or whom they show; None where nobody asks. Test images need no groups."""
+    if wanted is None:
+        return None, Empty()
+    cells = []
+    for number, table in enumerate(tables):
+        unasked = what == "group" and number and composed(wanted.strip()) not in table.names
+        cells.append([""] * len(table.rows) if unasked else table.cells(_column(table, wanted, (), what, key)))
+    column, empty = typed([*chain.from_iterable(cells)])
+    values: list[Values] = [part.to_pylist() for part in _parted(column.combine_chunks(), tables)]
+    return values, Empty(empty, empty)
+
+
+def _parted(found: pa.Array, tables: Sequence[CellTable]) -> list[pa.Array]:
+    """What was found of all rows, table by table."""
+    ends = np.cumsum([0, *(len(table.rows) for table in tables)])
+    return [found[int(start) : int(end)] for start, end in pairwise(ends)]

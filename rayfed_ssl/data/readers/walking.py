@@ -1,0 +1,192 @@
+"""The image files below a folder, and how many other files are not read. Links are followed; hidden entries and files
+that are no images by their suffix are not read. DICOM files without a suffix are known by their beginning, and so are
+those that hold no image, such as reports and DICOMDIR.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.decoding.dicom_heads import NO_IMAGE, kind_of
+from rayfed_ssl.data.decoding.formats import ABSENT, DICOM, HEIC, HEIC_HERE, HEIC_NEEDED, SUFFIXES
+
+BESIDE_IMAGES = {
+    ".csv", ".tsv", ".xls", ".xlsx", ".ods", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".txt", ".md",
+    ".rst", ".log", ".html", ".pdf", ".py", ".ipynb", ".sh", ".db", ".md5", ".sha256",
+}  # fmt: skip
+"""Files of words and tables lie beside images everywhere (``.db``: Windows' thumbnails): nobody takes them for images.
+"""
+NAMES_BESIDE_IMAGES = {"readme", "license", "licence", "changelog", "authors", "makefile"}
+NIFTI = {".nii", ".nii.gz"}
+IMAGE = "image"
+CSV = {".csv", ".tsv"}
+TABLES = {*CSV, ".xlsx", ".json", ".jsonl"}
+FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
+ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
+ARRAYS = {".npz", ".npy"}
+MOST_KINDS = 8  # of files that are not read, named with their number
+MOST_NAMED = 5  # links that lead nowhere
+MOST_WAYS = 1000  # links may lead to one folder in so many ways
+
+
+def images_below(root: Path, key: str) -> list[Path]:
+    """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable folders."""
+    found: list[Path] = []
+    ways: Counter[tuple[int, int]] = Counter()
+    waiting: list[tuple[Path, frozenset[tuple[int, int]]]] = [(root, frozenset())]
+    while waiting:
+        folder, above = waiting.pop()
+        files, folders, identity = entries(folder, key)
+        ways[identity] += 1
+        if identity in above:
+            raise UserError(
+                f"{key}.path: {printable(folder)} is a link back to a folder that contains it; remove the link"
+            )
+        if ways[identity] > MOST_WAYS:
+            raise UserError(
+                f"{key}.path: {printable(folder)} is reached by links in over {MOST_WAYS} ways; remove some"
+            )
+        found += files
+        waiting += [(inner, above | {identity}) for inner in folders]
+    return sorted(found)
+
+
+def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, int]]:
+    """The images and the folders in a folder, and the folder's identity (device, inode). Among the images are those
+    that cannot be read. Raises UserError for a folder that cannot be.
+    """
+    files, folders = [], []
+    try:
+        own = os.stat(folder)
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise UserError(f"{key}.path: {printable(folder)} cannot be read ({error.strerror})") from error
+    for name in names:
+        entry = folder / name
+        found = _stats(entry)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            folders.append(entry)
+        elif _kind(str(entry), found) == IMAGE:
+            files.append(entry)
+    return files, folders, (own.st_dev, own.st_ino)
+
+
+def _stats(path: Path | str) -> os.stat_result | None:
+    """None of a link that leads nowhere, say: an image that cannot be decoded, if it is one."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _kind(path: str, found: os.stat_result | None) -> str:
+    """``IMAGE``, or what a file is counted as: its suffix, or ``NO_IMAGE``. ``found`` is None where nothing is there.
+
+    Of files that may be DICOM the beginning is read, if they are regular ones.
+    """
+    suffix = _suffix(os.path.basename(path))
+    if suffix and suffix not in DICOM:
+        return IMAGE if suffix in SUFFIXES else suffix
+    kind = "other" if found is None or not stat.S_ISREG(found.st_mode) else kind_of(path, found)
+    if kind == "no image":
+        return NO_IMAGE
+    return IMAGE if suffix or kind == "image" else ""
+
+
+def images_beside(root: Path, read: Iterable[Path], key: str) -> list[tuple[str, int]]:
+    """(folder, number of images below it) of the folders in ``root`` that hold images which are not below one of
+    ``read``, then ("", number) of the images that lie in ``root`` itself. Raises UserError where it cannot be read.
+
+    A folder that cannot be walked has none: nobody asks for it.
+    """
+    files, folders, _ = entries(root, key)
+    known = [folder.resolve() for folder in read]
+    found = []
+    for folder in folders:
+        own = folder.resolve()
+        if any(own.is_relative_to(place) for place in known):
+            continue  # another way to what is read
+        try:
+            images = images_below(folder, key)
+        except UserError:
+            continue
+        if any(place.is_relative_to(own) for place in known):
+            images = [file for file in images if not any(_real(file).is_relative_to(place) for place in known)]
+        if images:
+            found.append((folder.name, len(images)))
+    return found + ([("", len(files))] if files else [])
+
+
+def _real(file: Path) -> Path:
+    """Where a file lies; of links in a circle, where they begin to be one (``Path.resolve`` raises for them)."""
+    return Path(os.path.realpath(file))
+
+
+def unread_below(*roots: Path) -> str:
+    """How many files below folders are neither images nor files of words, by suffix, and which links lead nowhere, as
+    those to folders of a disk that is not there; "" where there are none.
+
+    The folders are those whose images were found: links lead into no circle.
+    """
+    found, lost = Counter[str](), list[str]()
+    for root in roots:
+        for folder, folders, names in os.walk(root, followlinks=True):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                if name.startswith(".") or _suffix(name) in BESIDE_IMAGES:
+                    continue
+                path = os.path.join(folder, name)
+                there = _stats(path)
+                if (kind := _kind(path, there)) == IMAGE:
+                    continue
+                if there is not None:
+                    found[kind] += 1
+                else:
+                    lost.append(os.path.relpath(path, root))
+    return "; ".join(filter(None, [_links_nowhere(lost), _of_kinds(found)]))
+
+
+def _links_nowhere(lost: list[str]) -> str:
+    if not lost:
+        return ""
+    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    named = ", ".join(printable(name, 80) for name in sorted(lost)[:MOST_NAMED]) + more
+    return f"{named} {'leads' if len(lost) == 1 else 'lead'} nowhere: no image is read there"
+
+
+def _of_kinds(found: Counter[str]) -> str:
+    """So many files that are not read, by suffix; "" for none."""
+    if not found:
+        return ""
+    kinds = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    listed = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in kinds[:MOST_KINDS])
+    more = f" and {found.total() - sum(count for _, count in kinds[:MOST_KINDS])} others"
+    files = "1 file is" if found.total() == 1 else f"{found.total()} files are"
+    kinds_of = {
+        "NIfTI is to be converted: its slices as PNG or TIFF of 16 bits, or as DICOM": NIFTI,
+        "Parquet files are read with name=parquet": {".parquet"},
+        "NumPy's arrays are read with name=arrays": ARRAYS,
+        f"HEIC takes {HEIC_NEEDED}": set() if HEIC_HERE else HEIC,
+        **{f"{name} is not decoded by the installed Pillow": suffixes for name, suffixes in ABSENT.items()},
+        "archives are to be unpacked (those of WebDataset are not read)": ARCHIVES,
+    }
+    advice = "".join(f"; {what}" for what, suffixes in kinds_of.items() if suffixes & set(found))
+    return f"{files} not read: {printable(listed)}{more if len(kinds) > MOST_KINDS else ''}{advice}"
+
+
+def _suffix(name: str) -> str:
+    """The suffix of a file's name in small letters, ``.nii.gz`` whole; "" for none and for numbers, as in DICOM's ids.
+    The suffix of text for a name like README.
+    """
+    if name.lower() in NAMES_BESIDE_IMAGES:
+        return ".txt"
+    *before, last = [suffix.lower() for suffix in Path(name).suffixes] or [""]
+    if last in (".gz", ".bz2", ".xz") and before:
+        last = before[-1] + last
+    return "" if last[1:].isdigit() else last
