@@ -18,6 +18,7 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.holdout import SOME_UNTESTED
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.readers.split_rows import NO_LABEL
 
 MOST_NAMED = 5  # small classes, and those without a test image
 ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
@@ -131,15 +132,30 @@ def not_chosen_by(labels: NDArray[np.int64], held_out: NDArray[np.int64], protoc
 
 
 def of_classes(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[Note | str]:
-    """Lines on the labels of test images, and on the classes: one that by its name is none, those of almost one name,
+    """Lines on missing labels, and on the classes: one that by its name is none, those of almost one name,
     those without a test image, the largest, the smallest. They advise none of ``metrics``, those that a run measures.
     """
+    yield from unlabelled_training(dataset)
     yield from unlabelled_tests(dataset)
     yield from no_class(dataset)
     yield from almost_one_name(dataset)
     yield from untested_classes(dataset)
     yield from of_largest_class(dataset, metrics)
     yield from smallest_classes(dataset)
+
+
+def unlabelled_training(dataset: Dataset) -> Iterator[Note]:
+    """A line where some training images have a label and some have none, such as a client's folder without class
+    folders; where a table or a column says so already, none.
+    """
+    labels = dataset.train.labels
+    known = int((labels >= 0).sum())
+    if 0 < known < len(labels) and not any(NO_LABEL in note.text for note in dataset.notes):
+        missing = len(labels) - known
+        yield Note.shareable(
+            f"{missing} of {len(labels)} training images {'has' if missing == 1 else 'have'} no label",
+            ": clients train on them, and protocols take labels from the others alone",
+        )
 
 
 def unlabelled_tests(dataset: Dataset) -> Iterator[Note]:

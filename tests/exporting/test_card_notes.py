@@ -35,7 +35,7 @@ from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.exporting.folder import export
-from rayfed_ssl.federated.remarks import copied, of_classes, over_share, remarks
+from rayfed_ssl.federated.remarks import copied, of_classes, over_share, remarks, unlabelled_training
 from rayfed_ssl.methods.fedfoa import ServerHalf as FedFoA
 from rayfed_ssl.methods.fedprox import Server as FedProx
 from rayfed_ssl.methods.fedsc import Server as FedSC
@@ -67,6 +67,7 @@ def of_data(folder: Path) -> tuple[Note, ...]:
     lines = [
         *copied(data, [np.arange(4), np.arange(4, 9)], np.array([8])),
         *of_classes(data),
+        *unlabelled_training(Dataset("made", images([0, 1], [0, -1]), images([2], [0]), "digest")),
         *over_share(numbers, np.arange(30), 0.1, grouped=False),
         *counted(dict.fromkeys(SAID, 3), "black", "data"),
         *misfitting([dict.fromkeys(MISFITS, Misfits(3, -5.0, 900.0, {WHO: 3}))], "their own window"),
@@ -97,8 +98,9 @@ def of_dealing() -> tuple[Note, ...]:
     dataset = SimpleNamespace(train=train, test=images([5, 6, 7], [0, 1, 1]), grey=True)
     shards = [{"train": np.array([0, 2])}, {"train": np.array([1, 3])}]
     federation = SimpleNamespace(
-        dataset=dataset, shards=shards, own_tests=own, clients=[0, 1], held_out=None, notes=lambda metrics: ()
-    )
+        dataset=dataset, shards=shards, own_tests=own, clients=[0, 1], held_out=None, notes=lambda metrics: (),
+        called=lambda client: f"client {client} ({WHO})",
+    )  # fmt: skip
     dealt = SimpleNamespace(name="iid", natural=False, by_client=False)
     knn = SimpleNamespace(classifies=True, images=lambda block, size: {}, remarks=lambda block, labels: ())
     evaluation = SimpleNamespace(
@@ -155,6 +157,7 @@ LINES = (
         "some classes have fewer than 5 of 8 test images (the fewest: 1): one image is up to 100 points of a class's "
         "accuracy"
     ),
+    "1 of 2 training images has no label",
     (
         "evaluation.select holds out 30 of 60 labelled training images, 50% for a share of 10%: of each class at least "
         "one image, where it has two"
@@ -194,7 +197,7 @@ LINES = (
     "all 4 training images with an owner belong to one",
     "all 7 images are grey, and are read with three channels that are the same",
     "1 of 2 clients with own test images have those of one class alone",
-    "1 of 2 clients with own test images have fewer than 5",
+    "2 of 2 clients with own test images have fewer than 5",
     "data.partition.path: 6 of 9 training images are nobody's",
     "no round applies fedfoa's term",
     "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",

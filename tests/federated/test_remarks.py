@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rayfed_ssl.base.notes import texts
+from rayfed_ssl.base.notes import Note, texts
 from rayfed_ssl.config import build
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.pixels.copies import copies
@@ -20,6 +21,7 @@ from rayfed_ssl.federated.remarks import (
     remarks,
     smallest_classes,
     unlabelled_tests,
+    unlabelled_training,
     untested_classes,
 )
 from tests.data.files import write_parquet
@@ -123,6 +125,21 @@ def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", ["0", "-", "+", "Na22", "nano", "missing_hole", "no tumour", "nonesuch"])
 def test_a_class_that_is_one_is_not(name: str) -> None:
     assert list(no_class(labelled([0, 1], [0], ("ill", name)))) == []
+
+
+def test_training_images_without_a_label_are_counted_where_others_have_one() -> None:
+    data = labelled([0, -1, 1, -1, 1], [0, 1])
+    line = (
+        "2 of 5 training images have no label: clients train on them, and protocols take labels from the others alone"
+    )
+    assert list(texts(unlabelled_training(data))) == [line]
+    assert line in texts(remarks(data))
+    (line,) = texts(unlabelled_training(labelled([0, -1], [0])))
+    assert line.startswith("1 of 2 training images has no label: ")
+    for train in ([0, 1], [-1, -1]):
+        assert list(texts(unlabelled_training(labelled(train, [0])))) == []
+    told = dataclasses.replace(data, notes=(Note("2 images have an empty label: unlabelled"),))
+    assert list(texts(unlabelled_training(told))) == []
 
 
 def test_test_images_without_a_label_are_counted_where_others_have_one() -> None:

@@ -151,8 +151,14 @@ def open_arrays(path: Path, columns: Columns, key: str) -> Arrays:
 
 
 def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str) -> list[Note | str]:
-    """Lines on splits and arrays that are not read."""
+    """Lines on splits and arrays that are not read, and on fourth channels."""
     notes: list[Note | str] = []
+    for images in (arrays.images[split] for split in dict.fromkeys(splits.values())):
+        if images.channels == 4:
+            notes.append(
+                f"{images.header.called} has four channels: the fourth is taken for transparency; of other bands, save "
+                "those three that are to be read: images[..., :3]"
+            )
     for split, images in arrays.images.items():
         if split not in splits.values():
             there = arrays.images[splits["test"]].header.name
@@ -209,7 +215,7 @@ def _axes(array: Header, key: str) -> tuple[int, ...]:
     elif len(shape) == 4 and last:
         hint = "; channels may be the second axis or the last: images.transpose(0, 2, 3, 1) puts the second last"
     elif len(shape) > 3:
-        hint = "; volumes are not read: save slices of them"
+        hint = "; volumes are not read: save slices of them; of several bands save one or three: images[..., [3, 2, 1]]"
     elif len(shape) == 2:
         hint = "; flattened images are to be saved in their shape: images.reshape(-1, H, W)"
     raise UserError(f"{key}.path: {array.called} is of shape {shape}; images are {SHAPES}{hint}")
