@@ -145,7 +145,7 @@ def _check_other(labelled: Sequence[str], train: NDArray[np.int64], test: NDArra
     """Refuse protocols that need labels on ``other`` images without enough of them, in a command's own words."""
     known = (train >= 0).any(), (test >= 0).any()
     if not any(known):
-        found = f"{other} has no labels"
+        found = f"{other} has no labels, unless columns.label of --data names them"
     elif not all(known):
         split, count = ("test", len(test)) if known[0] else ("train", len(train))
         found = f"none of the {count} {split} images of {other} has a label"
