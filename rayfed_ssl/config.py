@@ -234,11 +234,6 @@ def _check_server_optimizer(config: RunConfig) -> None:
         raise ValueError(
             f"server.optimizer.name: found '{found}'; server.schedule=fedbuff steps by server.lr; allowed: average"
         )
-    if config.averages_target:
-        raise ValueError(
-            f"objective.target: found 'averaged'; server.optimizer.name={found} steps with the model alone, and the "
-            "mean of targets would run ahead of it; allowed: local, reset"
-        )
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

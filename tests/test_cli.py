@@ -465,6 +465,9 @@ def test_where_the_untrained_encoder_has_all_another_measure_is_advised() -> Non
     conclude(Console(file=text, width=120), summary, "runs/demo")
     assert "try next      a harder measure, since the untrained encoder has nearly all of this one" in text.getvalue()
     assert "more rounds" not in text.getvalue()
+    worse = io.StringIO()
+    conclude(Console(file=worse, width=120), {**summary, "accuracy": {"knn": 0.4}}, "runs/demo")
+    assert "try next      more rounds" in worse.getvalue()
 
 
 def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:

@@ -17,7 +17,6 @@ from rayfed_ssl.base.lazy import LazyModule
 
 Metric = Literal["accuracy", "balanced_accuracy", "auc"]
 ACCURACY: Metric = "accuracy"
-BALANCED: Metric = "balanced_accuracy"
 AUC: Metric = "auc"
 _sklearn = LazyModule("sklearn.metrics")
 _stats = LazyModule("scipy.stats")

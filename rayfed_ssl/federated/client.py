@@ -83,6 +83,11 @@ class EncoderClient(Generic[Config]):
         self.plugins: Mapping[str, Attached] = {name: half(self) for name, half in halves.items()}
 
     @property
+    def bench(self) -> ProcessContext:
+        """``context`` by its earlier name, for method files of earlier runs."""
+        return self.context
+
+    @property
     def method(self) -> Config:
         """This method's own config block."""
         return cast(Config, self.config.method)
@@ -360,7 +365,7 @@ class EncoderClient(Generic[Config]):
     def projections(self, pixels: Tensor, *, views: int | None = None, training: bool = False) -> Iterator[Tensor]:
         """Projections, batch by batch: (B, D) of clean images, or (V, B, D) of V augmented views; in eval mode, unless
         ``training``. Batches differ by one row at most, and have at most ``evaluation.batch_size``; views that are
-        made at once take at most ``VIEW_BYTES``.
+        made at once take at most ``VIEW_BYTES``, but for those of two images.
         """
         self.network.train(training)
         draws, most = None if views is None else self.generator("views"), self.config.evaluation.batch_size

@@ -95,7 +95,8 @@ def replayed(
             worker = this.cohort.worker
             assert isinstance(worker, RecordingWorker)
             worker.clients = frozenset(clients(this.federation))
-            several = f" to {round}, since the newest checkpoint before (checkpoint.every)"
+            newest = f"the newest checkpoint before is of round {first - 1}" if before else "no checkpoint lies before"
+            several = f" to {round}: {newest} (checkpoint.every says how often there is one)"
             say(f"repeating round{'s' * (first < round)} {first}{several if first < round else ''}")
             for t in range(this.start + 1, round + 1):
                 worker.recording = t == round

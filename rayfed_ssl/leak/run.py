@@ -88,7 +88,8 @@ def leak(
     wanted = numbered(clients, worker.federation)
     if absent := sorted(set(wanted) - worker.present):
         raise UserError(
-            f"--client: client {absent[0]} took no part in round {last}; who did: {', '.join(map(str, present))}"
+            f"--client: {worker.federation.called(absent[0])} took no part in round {last}; who did: "
+            f"{', '.join(map(str, present))}"
         )
     findings: list[Finding] = []
     chosen = list(dict.fromkeys(wanted)) or [*islice(_enough(present, images, config.seed, worker.federation), 1)]
@@ -129,16 +130,16 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbered(clients: Sequence[int | str], federation: Federation) -> list[int]:
-    """The numbers of clients that were given by number or by name. Raises UserError for a name that none has."""
+    """The numbers of clients that were given by number or by name; what is a number means one, also where a client is
+    called so. Raises UserError for a name that none has.
+    """
     names = list(federation.given_names or ())
     found: list[int] = []
     for client in clients:
-        if isinstance(client, int):
-            found.append(client)
+        if isinstance(client, int) or client.isdecimal():
+            found.append(int(client))
         elif client in names:
             found.append(names.index(client))
-        elif client.isdecimal():
-            found.append(int(client))
         else:
             known = f"; names: {', '.join(map(printable, names[:MOST_NAMED]))}" if names else ", which have no names"
             raise UserError(

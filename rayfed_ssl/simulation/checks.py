@@ -40,8 +40,14 @@ def with_start(config: RunConfig) -> RunConfig:
 
 def check_run(config: RunConfig, federation: Federation) -> None:
     """Raise UserError for what the images, as they are dealt, do not allow the run: too few of a client's, no labels
-    where some are needed, encoders that cannot be compared, what the method lacks.
+    where some are needed, encoders that cannot be compared, what the method lacks; and for targets that a server's
+    optimiser would leave behind, with which earlier versions have made runs that are still read.
     """
+    if config.averages_target and config.server.optimizer.name != "average":
+        raise UserError(
+            f"objective.target: found 'averaged'; server.optimizer.name={config.server.optimizer.name} steps with the "
+            "model alone, and the mean of targets would run ahead of it; allowed: local, reset"
+        )
     check_shards(config, federation)
     check_labels(config, federation)
     check_comparisons(config, federation)

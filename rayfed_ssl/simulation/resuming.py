@@ -37,9 +37,8 @@ def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> Run
     the run's where it is not set: trees of which it has to be set now were read without.
     """
     existing = folder / "config.yaml"
-    if "layout" not in config.data.model_fields_set and existing.is_file():
-        data = config.data.model_copy(update={"layout": config.data.layout})
-        config = config.model_copy(update={"data": data})
+    if existing.is_file():
+        config = _with_layouts(config)
     config = _method_as_begun(config, existing, say)
     differing = config.data.tasks is not None or config.clients.heterogeneous
     by_default = METHODS[config.method.name].info.independent and differing
@@ -50,6 +49,19 @@ def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> Run
         return config
     say("model.initial: common, as this run began (its method's default is own since)")
     return config.model_copy(update={"model": config.model.model_copy(update={"initial": "common"})})
+
+
+def _with_layouts(config: RunConfig) -> RunConfig:
+    """The configuration with the layouts of the run's images and of transfer's set, to what they are by default."""
+    if "layout" not in config.data.model_fields_set:
+        data = config.data.model_copy(update={"layout": config.data.layout})
+        config = config.model_copy(update={"data": data})
+    transfer = config.evaluation.transfer
+    if transfer.data is not None and "layout" not in transfer.data.model_fields_set:
+        other = transfer.data.model_copy(update={"layout": transfer.data.layout})
+        evaluation = config.evaluation.model_copy(update={"transfer": transfer.model_copy(update={"data": other})})
+        config = config.model_copy(update={"evaluation": evaluation})
+    return config
 
 
 def _method_as_begun(config: RunConfig, existing: Path, say: Callable[[str], None]) -> RunConfig:

@@ -123,7 +123,7 @@ class RunState:
             if part is not None:
                 try:
                     part.restore(tree.get(name))
-                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                except (AttributeError, LookupError, TypeError, ValueError) as error:
                     why = f"{type(error).__name__}: {first_line(error)}"
                     raise checkpoint.Damaged(f"{file}: the state of {name} cannot be read ({why})") from None
         published: dict[str, Any] = tree["published"]

@@ -615,7 +615,7 @@ def test_evaluation_gives_the_same_beside_the_next_round(
     assert there.evaluations(wait=True) == []
 
 
-def test_who_was_convicted_has_one_try_but_all_where_its_reply_is_known_already(made: Made) -> None:
+def test_who_crashed_a_worker_has_one_try_but_all_where_its_reply_is_known_already(made: Made) -> None:
     """A sum that is lost ends no run because of a client that crashed before, and replied since."""
     cohort = made()
     cohort.begin_round(2, (3,))

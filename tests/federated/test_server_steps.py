@@ -11,14 +11,16 @@ import pytest
 import torch
 from safetensors.numpy import load
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.config import load as load_config
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.server_steps import moved, optimised_round
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.settings.files import ConfigError
+from rayfed_ssl.settings.files import ConfigError, dump
 from rayfed_ssl.settings.system import FedAdagrad, FedAdam, FedYogi, Momentum
 from rayfed_ssl.simulation.local import LocalCohort
 from tests.tiny import booked, encoders, measured, run_locally, tiny
@@ -128,8 +130,6 @@ def test_a_resumed_run_keeps_the_moments(optimizer: str, tmp_path: Path) -> None
         ("local", {}, r"server\.optimizer\.name: found 'momentum', but local's"),
         ("fedsimclr", {"server__schedule": "fedbuff", "system": {"seconds_per_image": 0.1}},
          r"server\.optimizer\.name: found 'momentum'; server\.schedule=fedbuff steps by server\.lr; allowed: average"),
-        ("fedbyol", {"objective__target": "averaged"},
-         r"objective\.target: found .averaged.; server\.optimizer\.name=momentum steps with .* allowed: local, reset"),
         ("fedsimclr", {"server__optimizer__momentum": 1.0}, r"server\.optimizer\.momentum: found 1"),
         ("fedsimclr", {"server__optimizer__tau": 1.0}, r"server\.optimizer\.tau"),
     ],
@@ -142,3 +142,14 @@ def test_what_does_not_fit_is_one_line(method: str, changes: dict[str, Any], lin
 def test_an_unknown_optimizer_is_named_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match=r"server\.optimizer\.name: found 'sgd'; must be one of average, momentum"):
         tiny("fedsimclr", server__optimizer__name="sgd")
+
+
+def test_averaged_targets_are_refused_before_a_run_and_a_run_that_had_them_is_read(tmp_path: Path) -> None:
+    """The mean of targets would run ahead of a model that takes a tenth of the step."""
+    changes = {"objective__target": "averaged", "server__optimizer__name": "momentum", "server__optimizer__lr": 0.1}
+    config = tiny("fedbyol", **changes)
+    dump(config, tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == config
+    with pytest.raises(UserError, match=r"^objective\.target: found 'averaged'; .* allowed: local, reset$"):
+        run_locally(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

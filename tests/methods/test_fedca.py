@@ -440,6 +440,19 @@ def test_with_one_client_a_round_the_dictionary_grows_with_the_clients_that_have
         met.add(client)
 
 
+def test_a_checkpoint_of_an_earlier_version_keeps_its_dictionary(tmp_path: Path) -> None:
+    """K was bounded by the smallest round, and stood in no state: here two of three clients, the largest drawing."""
+    config = config_of(method__dictionary_size=None, participation__fraction=0.7)
+    server, cohort = started(config)
+    sizes = sorted(cohort.federation.sizes.tolist())
+    assert server.state["dictionary_size"] == server.dictionary_size == sum(sizes[:-1])
+    del server.state["dictionary_size"]
+    assert server.dictionary_size == sizes[0]
+    before = started(config)[0]
+    before.state.clear()  # as before `start`
+    assert before.dictionary_size == sum(sizes[:-1])
+
+
 def test_a_run_of_the_earlier_default_goes_on_with_it(tmp_path: Path) -> None:
     begun = config_of(method__dictionary_size=1024)
     now = config_of(method__dictionary_size=None)
