@@ -319,7 +319,7 @@ def test_client_folders_that_are_taken_for_classes_are_named(tmp_path: Path) -> 
     data = {"data.name": "imagefolder", "data.path": str(trees(tmp_path / "images")), "data.image_size": 8}
     sizes = {"data.limit": None, "data.test_limit": None, "train.batch_size": 4, "clients.count": 2}
     config = tiny_run("fedsimclr", {**data, **sizes})
-    with pytest.raises(UserError, match=r"may be clients: data\.layout=clients with data\.partition\.name=natural"):
+    with pytest.raises(UserError, match=r"allowed: data\.layout=clients if the outer ones are clients"):
         load_federation(config)
     dealt = tiny_run("fedsimclr", {**data, **sizes, "data.layout": "clients", "train.rounds": 1})
     told: list[str] = []

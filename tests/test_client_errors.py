@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
 def with_nan(value: Any) -> Any:
     """The value, the first of its numbers NaN where it has floating ones."""
     if isinstance(value, Weights):
-        return replace(value, vector=with_nan(value.vector))
+        return value.with_vector(with_nan(value.vector))
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
     spoilt = value.copy()

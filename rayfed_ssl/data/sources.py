@@ -110,8 +110,8 @@ class SourceConfig(Block):
     """3: RGB; 1: grey."""
     range: tuple[float, float] | Literal["percentiles"] | None = None
     """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield;
-    ``percentiles``: the 0.5th and the 99.5th percentile of the pixels of all training images of more than 8 bits; null:
-    each is scaled by its own window where a DICOM file has one, else by its own smallest and largest value.
+    ``percentiles``: the 0.5th and 99.5th of their training images' pixels; null: each is scaled by its own window where
+    a DICOM file has one, else by its own smallest and largest value.
     """
     on_bad_image: Literal["fail", "skip"] = "fail"
     """Whether images that cannot be decoded end the run, all of them named up to 20, or are left out and named."""

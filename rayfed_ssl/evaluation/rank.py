@@ -9,11 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base import sphere
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation.material import Material, drawn_rows
 from rayfed_ssl.evaluation.protocol import Protocol
-from rayfed_ssl.objectives import align_uniform
 
 GROUP = "features/"
 EPSILON = 1e-7  # of RankMe
@@ -34,7 +34,7 @@ def alignment(a: Tensor, b: Tensor) -> float:
 
     Source: Wang and Isola 2020, alignment loss with alpha = 2.
     """
-    return float(align_uniform.alignment(a.double(), b.double()))
+    return float(sphere.alignment(a.double(), b.double()))
 
 
 def uniformity(x: Tensor) -> float:
@@ -42,7 +42,7 @@ def uniformity(x: Tensor) -> float:
 
     Source: Wang and Isola 2020, uniformity loss with t = 2.
     """
-    return float(align_uniform.uniformity(x.double(), UNIFORMITY_T))
+    return float(sphere.uniformity(x.double(), UNIFORMITY_T))
 
 
 def rankme(x: Tensor) -> float:

@@ -19,7 +19,6 @@ from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import FILE, read_leak
 from rayfed_ssl.records.summary_file import known_summary, read_summary
-from rayfed_ssl.report.formats import plural
 from rayfed_ssl.settings.files import of_run
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage import checkpoint
@@ -100,7 +99,8 @@ def leak(
         findings += Audit(worker, client, last, sets).findings(exchanges)
         say(f"{worker.federation.called(client)}: {len(sets.members)} members, {len(sets.others)} others")
     if not clients and (others := len(present) - len(chosen)):
-        say(f"{plural(others, 'other client')} not audited: --client NUMBER or NAME, which may be repeated, chooses")
+        more = f"{others} other client{'s' * (others > 1)} not audited"
+        say(f"{more}: --client NUMBER or NAME, which may be repeated, chooses")
     mine = [one for one in recorded if one.client in chosen]
     missed = unaudited(mine, findings)
     fewest = min((one.members for one in findings), default=0)

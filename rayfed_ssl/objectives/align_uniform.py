@@ -5,36 +5,27 @@ Shape legend: B batch, D embedding.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base import sphere
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, encoded, full_precision, no_autocast
 
 
 def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
-    """``mean ||z_a - z_b||^2`` of normalised rows: z_a, z_b (B, D) -> (), between 0 and 4 (section 4.1)."""
-    a, b = F.normalize(full_precision(z_a), dim=1), F.normalize(full_precision(z_b), dim=1)
-    return (a - b).square().sum(dim=1).mean()
+    """As :func:`rayfed_ssl.base.sphere.alignment`, in float32 at least: z_a, z_b (B, D) -> ()."""
+    return sphere.alignment(full_precision(z_a), full_precision(z_b))
 
 
 def uniformity(z: Tensor, t: float) -> Tensor:
-    """``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` of normalised rows: z (B, D) -> () (section 4.1).
-
-    Each pair of different rows counts once. B is at least 2.
-    """
-    rows = F.normalize(full_precision(z), dim=1)
-    first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
-    with no_autocast(rows):
-        cosines = (rows @ rows.T)[first, second]
-    distances = 2 - 2 * cosines
-    return torch.logsumexp(-t * distances, dim=0) - math.log(len(distances))
+    """As :func:`rayfed_ssl.base.sphere.uniformity`, in float32 at least: z (B, D) -> ()."""
+    z = full_precision(z)
+    with no_autocast(z):
+        return sphere.uniformity(z, t)
 
 
 def align_uniform(z_a: Tensor, z_b: Tensor, weight: float, t: float) -> Tensor:

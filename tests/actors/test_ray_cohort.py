@@ -591,7 +591,7 @@ def test_evaluation_gives_the_same_beside_the_next_round(
     made: Made, pool: Pool, federation: Federation, tmp_path: Path
 ) -> None:
     weights = InitialWeights(CONFIG, federation)("small_cnn_bn")
-    half = replace(weights, vector=weights.vector / 2)
+    half = weights.with_vector(weights.vector / 2)
     encoders = [PIXELS, EvaluatedEncoder(None, "small_cnn_bn", half), EvaluatedEncoder(2, "small_cnn_bn")]
     here, there = local(federation), made()
     for cohort in (here, there):

@@ -157,7 +157,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read() -> None:
         "visits": {0: 1}, "version": 1,
     }  # fmt: skip
     slots = Slots([0, 1, 2, 3], 2)
-    slots.state = written
+    slots.restore(written)
     assert slots.state == written
     first, second = slots.pop_next_arrival(), slots.pop_next_arrival()
     assert (first.time, first.client, first.version, first.visit, first.lost) == (2.0, 0, 1, 0, False)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from rayfed_ssl.exporting.card import card
 from rayfed_ssl.exporting.encoders import run_encoder
-from rayfed_ssl.records.environment import environment, scalings
+from rayfed_ssl.records.environment import RunFacts, environment, scalings
 from rayfed_ssl.report.dispatch import report_of
 from tests.tiny import run_locally, tiny
 
@@ -45,7 +45,7 @@ def test_the_environment_says_how_many_images_were_scaled_and_how(run: Path) -> 
         "data": {"images": 49, "by": "its own smallest and largest value"},
         "data.public.images": {"images": 6, "by": "data.public.images.range=[0.0, 4095.0]"},
     }
-    plain = environment(device="cpu", threads=1, images="")
+    plain = environment(RunFacts(device="cpu", threads=1, images=""))
     assert "scaled" not in plain
     assert scalings(plain) == []
 

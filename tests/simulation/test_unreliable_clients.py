@@ -389,7 +389,7 @@ def test_summary_and_figure_know_the_hours(tmp_path: Path) -> None:
         ),
         (
             {"server.schedule": "fedbuff", "system.latency_s": 1, "method.name": "local"},
-            "fedpr, feddecorr, fedu, fedema, fur)",
+            "fedpr, feddecorr, fedu, fedema, fur, fedx)",
         ),
         (
             {"server.schedule": "fedbuff", "system.latency_s": 1, "plugins": [{"name": "fedfoa"}]},

@@ -1,0 +1,31 @@
+"""Alignment and uniformity of vectors on the unit sphere (Wang and Isola 2020, section 4.1): a training loss, and a
+description of features.
+
+Shape legend: B rows, D dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
+    """``mean ||z_a - z_b||^2`` of normalised rows: z_a, z_b (B, D) -> (), between 0 and 4."""
+    a, b = F.normalize(z_a, dim=1), F.normalize(z_b, dim=1)
+    return (a - b).square().sum(dim=1).mean()
+
+
+def uniformity(z: Tensor, t: float) -> Tensor:
+    """``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` of normalised rows: z (B, D) -> ().
+
+    Each pair of different rows counts once. B is at least 2.
+    """
+    rows = F.normalize(z, dim=1)
+    first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
+    cosines = (rows @ rows.T)[first, second]
+    distances = 2 - 2 * cosines
+    return torch.logsumexp(-t * distances, dim=0) - math.log(len(distances))
