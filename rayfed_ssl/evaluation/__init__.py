@@ -113,17 +113,19 @@ def check(
     test: NDArray[np.int64],
     image_size: int,
     other: str | None = None,
+    unless: str = "",
 ) -> None:
     """Refuse protocols that these images cannot serve, before rounds are spent on them.
 
     Args:
         train, test: (N,) and (M,) labels, negative where there is none.
         other: what images are called that are not a run's own, and are measured on by ``--protocol``.
+        unless: the key that would name labels of ``other``; empty where there is none.
     Raises:
         UserError: labels are missing, or a protocol's own settings cannot work.
     """
     if other is not None and config.labelled:
-        _check_other(config.labelled, train, test, other)
+        _check_other(config.labelled, train, test, other, unless)
     for split, labels in (("train", train), ("test", test)):
         if config.labelled and not (labels >= 0).any():
             held_out = config.select is not None and not (train >= 0).any()
@@ -141,11 +143,13 @@ def check(
         protocol.ready(config.of(name), image_size)
 
 
-def _check_other(labelled: Sequence[str], train: NDArray[np.int64], test: NDArray[np.int64], other: str) -> None:
+def _check_other(
+    labelled: Sequence[str], train: NDArray[np.int64], test: NDArray[np.int64], other: str, unless: str
+) -> None:
     """Refuse protocols that need labels on ``other`` images without enough of them, in a command's own words."""
     known = (train >= 0).any(), (test >= 0).any()
     if not any(known):
-        found = f"{other} has no labels, unless columns.label of --data names them"
+        found = f"{other} has no labels" + (f", unless {unless} names them" if unless else "")
     elif not all(known):
         split, count = ("test", len(test)) if known[0] else ("train", len(train))
         found = f"none of the {count} {split} images of {other} has a label"

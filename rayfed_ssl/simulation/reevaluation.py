@@ -224,7 +224,9 @@ def _measured(
     """The configured protocols on these images, which are those of ``data``, or the run's own."""
     other = None if data is None else printable(data.name if data.path is None else data.path)
     train, test = federation.dataset.train, federation.dataset.test
-    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other)
+    has_columns = data is not None and "columns" in sources.SOURCES[data.name].reads
+    unless = "columns.label of --data" if has_columns else ""
+    evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other, unless)
     context = ProcessContext(config, federation)
     found = Found()
     before = dict[str, Mapping[str, float]]()

@@ -393,10 +393,18 @@ def test_other_images_without_labels_have_no_accuracy(tmp_path: Path) -> None:
         (other / "train").mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((9, 9, 3), 20 * i, np.uint8)).save(other / "train" / f"{i}.png")
     before = (run / "evaluation.json").exists()
-    with pytest.raises(
-        UserError, match=rf"^--protocol: found knn; {re.escape(str(other))} has no labels, unless .*; allowed: rank$"
+    table = tmp_path / "plain.csv"  # whose columns may name labels; a folder has none
+    table.write_text(
+        "path,split\n" + "".join(f"plain/train/{i}.png,{'test' if i > 8 else 'train'}\n" for i in range(12))
+    )
+    unlabelled = f"{{name: table, path: '{table}', columns: {{label: false}}}}"
+    for argument, shown, unless in (
+        (str(other), other, ""),
+        (unlabelled, table, ", unless columns.label of --data names them"),
     ):
-        reevaluate(run, ["knn"], data=parse_data_argument(str(other)))
+        with pytest.raises(UserError) as error:
+            reevaluate(run, ["knn"], data=parse_data_argument(argument))
+        assert str(error.value) == f"--protocol: found knn; {shown} has no labels{unless}; allowed: rank"
     assert (run / "evaluation.json").exists() is before
     found = reevaluate(run, ["rank"], data=parse_data_argument(str(other)))["other data"][f"imagefolder:{other}"]
     assert set(found) == {"images", "features", "evaluation"}

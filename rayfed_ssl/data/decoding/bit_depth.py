@@ -60,10 +60,16 @@ def has_high_bit_depth_colours(image: Image.Image, range: Range | None, depth: t
 
     Pillow reads the 8 high bits, which is right for the full range only. Raises BadImage for any other ``range``.
     """
+    return not is_high_bit_depth(image) and are_high_bit_depth_colours(
+        bits_per_channel(image, depth), image.mode, range
+    )
+
+
+def bits_per_channel(image: Image.Image, depth: tuple[int, bool] | None) -> int:
+    """Of an unread image that is not ``is_high_bit_depth``; ``depth`` as of ``has_high_bit_depth_colours``."""
     tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
     raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
-    bits = 16 if any(_SIXTEEN_RAW.search(part) for part in raw) else 8 if depth is None else depth[0]
-    return not is_high_bit_depth(image) and are_high_bit_depth_colours(bits, image.mode, range)
+    return 16 if any(_SIXTEEN_RAW.search(part) for part in raw) else 8 if depth is None else depth[0]
 
 
 def are_high_bit_depth_colours(bits: int, mode: str, range: Range | None) -> bool:
@@ -120,8 +126,8 @@ def to_bytes(
     seen: NDArray[np.bool_] | None = None,
 ) -> EightBitImage:
     """Values of any shape: ``range``, or their own, becomes 0..255, and what lies beyond is clipped. Those that are not
-    ``seen`` count for no range and no clipping. One value alone, without a range, becomes 0, as the smallest value does
-    in other images. Raises BadImage for NaN and infinity.
+    ``seen`` count for no range and no clipping. One value alone, without a range, becomes what the smallest value
+    becomes in other images: 0, and 255 with ``white_is_zero``. Raises BadImage for NaN and infinity.
     """
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")

@@ -31,6 +31,7 @@ from rayfed_ssl.data.decoding.bit_depth import (
     EightBitImage,
     Range,
     are_high_bit_depth_colours,
+    bits_per_channel,
     colours_to_eight_bits,
     grey_values,
     has_high_bit_depth_colours,
@@ -144,9 +145,9 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
             return replace(decoded, frames=frames, bands=bands)
 
 
-def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | None:
-    """The values of any shape that a range scales, without the padding of DICOM files; None of an image of 8 bits, and
-    of a file of colours, whose range is that of its bits.
+def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | int:
+    """The values of any shape that a range scales, without the padding of DICOM files. Of an image of 8 bits and of a
+    file of colours, which no range but that of their bits scales: the bits of each channel.
 
     Raises:
         BadImage: as ``decode``, but for values that are not finite.
@@ -154,20 +155,22 @@ def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float
     if payload is None:
         raise BadImage("no image bytes")
     if isinstance(payload, np.ndarray):
-        return None if payload.dtype == np.uint8 else payload.astype(np.float64)
+        return 8 if payload.dtype == np.uint8 else payload.astype(np.float64)
     with _reasons(payload):
         if _may_be_dicom(payload) and is_dicom(_head(payload)):
             with dicom.opened(payload) as scan:
                 _refuse_large(*scan.size, form)
                 frame = scan.frame((0.0, 1.0))  # with any range the file's window is not looked for
-            if frame.coloured or not frame.high_bit_depth:
-                return None
+            if frame.coloured:
+                return 8 if frame.palette else frame.bits
+            if not frame.high_bit_depth:
+                return 8
             return frame.values if frame.seen is None or not frame.seen.any() else frame.values[frame.seen]
         with _opened(payload) as image:
             _refuse_large(*image.size, form)
             refuse_signed_bytes(image)
             depth = jpeg2000_depth(image)
-            return grey_values(image, depth) if is_high_bit_depth(image) else None
+            return grey_values(image, depth) if is_high_bit_depth(image) else bits_per_channel(image, depth)
 
 
 @contextlib.contextmanager

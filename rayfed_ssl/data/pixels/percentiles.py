@@ -2,10 +2,11 @@
 
 The range is the 0.5th and the 99.5th percentile of all pixels of all training images of more than 8 bits together: the
 smallest value that at least that share of the pixels does not exceed. Test images do not count, nor do images of one
-value alone, the padding of DICOM files, and images that cannot be decoded. Pixels are counted, so the result does not
-depend on the order or on threads, and memory does not grow with the images: whole numbers from -32,768 to 65,535, as
-16 bits hold, one by one in one pass. Other values are counted as float32 in two passes, first by their upper 16 bits,
-then by the lower 16 bits of those whose upper ones are the percentile's: exactly, too.
+value alone, the padding of DICOM files, files of colours, which the range of their bits alone scales, and images that
+cannot be decoded. Pixels are counted, so the result does not depend on the order or on threads, and memory does not
+grow with the images: whole numbers from -32,768 to 65,535, as 16 bits hold, one by one in one pass. Other values are
+counted as float32 in two passes, first by their upper 16 bits, then by the lower 16 bits of those whose upper ones are
+the percentile's: exactly, too.
 
 Shape legend: P pixels that count of one image.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,19 +59,22 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
     """(Low, high) percentile of the listed images' pixels, in float32.
 
     Raises:
-        UserError: no image has more than 8 bits, all of these are of one value each, or both percentiles are the same.
+        UserError: no image has more than 8 bits, all of these are of one value each or are files of colours, or both
+            percentiles are the same.
         Undecodable: no pixel was counted, and some images cannot be decoded; ``skipping`` is what to do to leave these
             out, and empty where they are.
     """
     counts = Counts()
-    _over(listing, form, counts.add, key, skipping)
+    _over(listing, form, counts, key, skipping)
+    if not counts.total and counts.colours:
+        raise UserError(_needs_its_own_range(counts.colours, key))
     if not counts.total:
         some = f"all {counts.blank} training images of more than 8 bits are" if counts.blank else ""
         none = f"{some} of one value each" if some else "no training image has more than 8 bits"
         raise UserError(f"{key}.range: found {PERCENTILES}, but {none}; allowed: null, or [low, high]")
     if not counts.all_whole:
         counts.refine()
-        _over(listing, form, counts.add, key, skipping)
+        _over(listing, form, counts, key, skipping)
     low, high = counts.range
     if low == high:
         raise UserError(
@@ -80,16 +84,28 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
     return low, high
 
 
-def _over(
-    listing: Listing, form: ImageForm, add: Callable[[NDArray[np.float64]], bool], key: str, skipping: str
-) -> None:
-    """``add`` the values of every image of more than 8 bits. Raises Undecodable where none is added, some images cannot
-    be decoded, and these are not left out (``skipping`` says how).
+def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
+    """What is wrong where all that could be scaled are files of colours: how many have so many bits a channel."""
+    most = 2 ** max(colours) - 1
+    allowed = f"[0, {most}], if they use all of it, or convert them to 8 bits"
+    return (
+        f"{key}.range: found {PERCENTILES}, but the pixels of {sum(colours.values())} training images of "
+        f"{' and '.join(map(str, sorted(colours)))} bits per channel can only be scaled by the range of these bits; "
+        f"allowed: {allowed if len(colours) == 1 else 'null, once they are converted to 8 bits'}"
+    )
+
+
+def _over(listing: Listing, form: ImageForm, counts: Counts, key: str, skipping: str) -> None:
+    """Count every image of more than 8 bits. Raises Undecodable where no values are added, some images cannot be
+    decoded, and these are not left out (``skipping`` says how).
     """
 
     def count(payload: Payload) -> bool:
         values = high_bit_depth_values(payload, form)
-        return values is not None and add(values)
+        if isinstance(values, int):
+            counts.add_colours(values)
+            return False
+        return counts.add(values)
 
     added, done, broken, reason = False, 0, list[str](), ""
     for names, results in mapped_blocks(listing.read(), count):
@@ -108,6 +124,7 @@ def _over(
 class Counts:
     """How many pixels have which value. Threads may ``add`` at a time.
 
+    ``colours`` counts files of colours by their bits per channel, where these are more than 8, before ``refine``.
     ``whole`` counts the pixels of images with whole numbers alone, ``upper`` those of other images by the upper 16 bits
     of their ordered float32. After ``refine`` all images are added again; ``lower`` counts the lower 16 bits of the
     values with the ``buckets`` of the two percentiles.
@@ -115,6 +132,7 @@ class Counts:
 
     images: int = 0
     blank: int = 0
+    colours: dict[int, int] = field(default_factory=dict)
     whole: NDArray[np.int64] = field(default_factory=lambda: np.zeros(WHOLE[1] - WHOLE[0] + 1, np.int64))
     upper: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_HALF, np.int64))
     buckets: tuple[int, int] | None = None
@@ -161,6 +179,12 @@ class Counts:
             else:
                 self.upper += found
         return True
+
+    def add_colours(self, bits: int) -> None:
+        """Count a file of colours of so many bits per channel, or an image of 8 bits, which does not count."""
+        with self._lock:
+            if bits > 8 and self.buckets is None:
+                self.colours[bits] = self.colours.get(bits, 0) + 1
 
     def refine(self) -> None:
         """From now on count the lower bits of values near the percentiles."""

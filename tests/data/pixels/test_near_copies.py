@@ -149,6 +149,25 @@ def test_more_images_than_are_compared_are_sampled_evenly(frames: np.ndarray, mo
     assert [row for row, _ in alike.pairs] == rows  # each scene has training images in the sample
 
 
+def test_of_large_images_no_more_are_read_than_so_many_bytes(
+    frames: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, test = frames[:, ::2].reshape(-1, 32, 32, 3), frames[:, 1::2].reshape(-1, 32, 32, 3)
+    whole = found(train, test)
+    monkeypatch.setattr(near, "BLOCK_BYTES", 7 * 32 * 32 * 3)
+    assert found(train, test) == whole
+    monkeypatch.setattr(near, "MOST_TRAINED_BYTES", 30 * 32 * 32 * 3)
+    assert (found(train, test).tested, found(train, test).trained) == (60, 30)
+    monkeypatch.setattr(near, "MOST_TESTED_BYTES", 20 * 32 * 32 * 3)
+    alike = found(train, test)
+    assert (alike.tested, alike.trained, alike.sampled) == (20, 30, True)
+    assert [row for row, _ in alike.pairs] == np.linspace(0, 59, 20).astype(int).tolist()
+    monkeypatch.setattr(near, "MOST_TRAINED_BYTES", 1)
+    monkeypatch.setattr(near, "MOST_TESTED_BYTES", 1)
+    monkeypatch.setattr(near, "BLOCK_BYTES", 1)
+    assert (found(train, test).tested, found(train, test).trained) == (1, 1)
+
+
 def test_what_was_found_is_kept_and_of_other_images_found_anew(frames: np.ndarray, tmp_path: Path) -> None:
     train, test, none = frames[:, 0], frames[:, 1], np.zeros(SCENES, np.bool_)
     first = kept_near_copies(train, test, none, "these", tmp_path / "x.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from pathlib import Path
@@ -82,6 +83,41 @@ def test_padding_of_dicom_and_images_of_8_bits_do_not_count(tmp_path: Path) -> N
 def test_colours_of_arrays_share_one_range_and_those_of_files_have_their_own() -> None:
     colours = [np.random.default_rng(n).random((12, 12, 3)).astype(np.float32) for n in range(4)]
     assert found(*colours, high_bit_depth_colour()) == truth(*colours)
+
+
+def sixteen_bit_colours(folder: Path) -> Path:
+    """A DICOM file of 16 bits per channel, as a PNG is ``high_bit_depth_colour``."""
+    values = np.random.default_rng(0).integers(0, 2**16, (9, 9, 3)).astype(np.uint16)
+    return save(scan(values, PhotometricInterpretation="RGB"), folder / "rgb.dcm")
+
+
+def test_files_of_colours_alone_are_told_the_one_range_that_they_can_have(tmp_path: Path) -> None:
+    blank, grey = np.full((9, 9), 3, np.uint16), png(np.arange(81, dtype=np.uint8).reshape(9, 9))
+    said = (
+        "data.range: found percentiles, but the pixels of 2 training images of 16 bits per channel can only be scaled "
+        "by the range of these bits; allowed: [0, 65535], if they use all of it, or convert them to 8 bits"
+    )
+    with pytest.raises(UserError) as error:
+        found(high_bit_depth_colour(), grey, blank, sixteen_bit_colours(tmp_path))
+    assert str(error.value) == said
+    twelve = io.BytesIO()
+    values = np.random.default_rng(1).integers(0, 2**8, (32, 32, 3)).astype(np.uint8)
+    Image.fromarray(values).save(twelve, "JPEG2000", irreversible=False)
+    deep = twelve.getvalue().replace(b"\x07\x01\x01" * 3, b"\x0b\x01\x01" * 3, 1)  # Ssiz, 8 bits -> 12
+    with pytest.raises(UserError, match=r"of 2 training images of 12 and 16 bits per channel .*; allowed: null, once"):
+        found(deep, high_bit_depth_colour())
+    for split in ("train", "test"):
+        (tmp_path / "d" / split / "a").mkdir(parents=True)
+        (tmp_path / "d" / split / "a" / "x.png").write_bytes(high_bit_depth_colour())
+    refused(
+        r"^data\.range: found percentiles, but the pixels of 1 training images .*; allowed: \[0, 65535\]",
+        tmp_path,
+        "imagefolder",
+        path=tmp_path / "d",
+        range="percentiles",
+    )
+    refused(r"16 bits per channel", tmp_path, "imagefolder", path=tmp_path / "d")  # null is no way out
+    assert set(loaded(tmp_path / "d", tmp_path, range=(0, 65535)).train.pixels.ravel()) == {0x12}
 
 
 def test_the_order_of_floats_is_kept() -> None:
