@@ -47,6 +47,11 @@ class Request:
             refuse_unmeasured(self.variants, measure)
 
     @property
+    def folders(self) -> tuple[Path, ...]:
+        """What reads the comparison again, without running anything: the folder of its own runs, or the runs named."""
+        return self.runs or (() if self.out is None else (self.out,))
+
+    @property
     def count(self) -> int:
         """How many runs there are to be."""
         return 0 if self.variants is None else len(self.variants.points) * self.variants.settings.seeds

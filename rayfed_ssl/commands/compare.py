@@ -58,7 +58,7 @@ def compare(
         outcome = request.carry_out(local=executor is Executor.local, say=say, stopping=stopping, select=select)
         stopped = stopping()
     if outcome.comparison is not None:
-        print_comparison(screen, outcome.comparison, outcome.selection, full=full)
+        print_comparison(screen, outcome.comparison, outcome.selection, request.folders, full=full)
         if request.out is not None:
             say(f"{'table':<13} {request.out / 'comparison.md'}")
             say(f"{'report':<13} {report_command(request.out)}")

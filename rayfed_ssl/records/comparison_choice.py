@@ -12,7 +12,7 @@ from statistics import fmean
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.evaluation import PROTOCOLS, Protocol
-from rayfed_ssl.records.comparison import Comparison, difference
+from rayfed_ssl.records.comparison import Comparison, Row, difference
 from rayfed_ssl.records.significance import APART, Judgement, margin_of, partly_by_chance
 
 SMALLER = ("features/alignment", "features/uniformity")  # the better
@@ -70,7 +70,8 @@ def named(asked: str) -> str:
 @dataclass(frozen=True)
 class Selection:
     """What a measure without test labels chose. ``measure``: as in the records; ``labels``: what it reads. ``row``: the
-    best, with its ``mean`` over ``seeds``; None where the rows have no seed in common. ``level``: the rows that are
+    best, with its ``mean`` over ``seeds``; None where the rows have no seed in common, or where they no longer have the
+    measure that chose before. ``level``: the rows that are
     level with it, ``not_told_apart``: those that are not told apart from it; None of one seed, which cannot say.
     ``left_out``: row -> ``1 of 3 seeds``.
     """
@@ -89,7 +90,8 @@ class Selection:
 
 def selected(comparison: Comparison, asked: str | None, folder: Path | None) -> Selection | None:
     """The choice by ``asked``; without it by what chose before, as ``comparison.json`` in ``folder`` says, so that
-    tables that are written again keep their answer. None where nothing chose, or these rows have not what chose before.
+    tables that are written again keep their answer. None where nothing chose. Where these rows have not what chose
+    before, there is no row, and the sentence says so; it is kept, so that rows that have it later are chosen from.
 
     Raises:
         UserError: as :func:`choice`, of ``asked``.
@@ -97,18 +99,39 @@ def selected(comparison: Comparison, asked: str | None, folder: Path | None) -> 
     if asked is not None:
         return choice(comparison, asked)
     before = None if folder is None else _asked_before(folder)
-    try:
-        return None if before is None else choice(comparison, before)
-    except UserError:
+    if before is None:
         return None
+    measure, (_, known) = named(before), _offered(comparison)
+    if measure in known:
+        return choice(comparison, before)
+    told = f"no row is chosen: --select was {before} before, and these runs have {_of_these(known)}"
+    labels, left_out = PREFIXES[measure.partition("/")[0]], dict[str, str]()
+    return Selection(before, measure, labels, None, None, (), None, None, left_out, told)
 
 
 def _asked_before(folder: Path) -> str | None:
     """By what a row was chosen; None where none was, or the file is missing, or damaged: it is about to be replaced."""
     try:
-        return str(json.loads((folder / FILE).read_text(encoding="utf-8"))["selection"]["asked"])
-    except (OSError, ValueError, LookupError, TypeError):
+        asked = str(json.loads((folder / FILE).read_text(encoding="utf-8"))["selection"]["asked"])
+        named(asked)
+    except (OSError, ValueError, LookupError, TypeError, UserError):
         return None
+    return asked
+
+
+def _offered(comparison: Comparison) -> tuple[list[Row], list[str]]:
+    """The rows to choose from, which are on the first row's images, and the measures without test labels they have."""
+    alike = [row for row in comparison.trained if row.name not in comparison.other_images]
+    read = [name for name in comparison.measures if name.partition("/")[0] in PREFIXES and name.count("/") == 1]
+    return alike, [name for name in read if any(row.values.get(name) for row in alike)]
+
+
+def _of_these(known: Sequence[str]) -> str:
+    """What a choice could be by, as ``--select`` takes it, or what to set so that there is something."""
+    names = ", ".join(name.removeprefix("features/").replace("/", ".") for name in known)
+    return names or (
+        "nothing without test labels: name rank in evaluation.protocols, or, with labels, set evaluation.select"
+    )
 
 
 def choice(comparison: Comparison, asked: str) -> Selection:
@@ -122,19 +145,13 @@ def choice(comparison: Comparison, asked: str) -> Selection:
         UserError: the rows have no such measure, or it reads test labels.
     """
     measure = named(asked)
-    allowed = [name for name in comparison.measures if name.partition("/")[0] in PREFIXES and name.count("/") == 1]
-    alike = [row for row in comparison.trained if row.name not in comparison.other_images]
-    rows = [row for row in alike if row.values.get(measure)]
-    if measure not in allowed or not rows:
-        known = ", ".join(name.removeprefix("features/").replace("/", ".") for name in allowed)
-        missing = (
-            "nothing without test labels: name rank in evaluation.protocols, or, with labels, set evaluation.select"
-        )
-        raise UserError(f"--select: found {printable(asked)}; these runs have {known or missing}")
+    alike, known = _offered(comparison)
+    if measure not in known:
+        raise UserError(f"--select: found {printable(asked)}; these runs have {_of_these(known)}")
     values = {
         row.name: {str(seed): value for seed, value in row.values.get(measure, {}).items()}
         for row in alike
-        if row in rows or not row.runs
+        if row.values.get(measure) or not row.runs
     }
     found = in_order(values, {row.name: len(row.unfinished) for row in alike}, smaller=measure in SMALLER)
     best, *others = found.means or [None]

@@ -43,8 +43,9 @@ def image_interval(score: str, differences: Floats, labels: NDArray[np.int64]) -
             those of its accuracy. m is at least 2.
         labels: (m,) of the images.
     Returns:
-        (low, high); None of a balanced accuracy where every class has a single image, and of an area where no image
-        contributes to a difference, which says nothing of other images.
+        (low, high), within [-1, 1], as differences of scores from 0 to 1 are; None of a balanced accuracy where every
+        class has a single image, and of an area where no image contributes to a difference, which says nothing of other
+        images.
     """
     middle = float(np.mean([image_mean(score, of_seed, labels) for of_seed in differences]))
     if score.endswith(BALANCED):
@@ -53,7 +54,7 @@ def image_interval(score: str, differences: Floats, labels: NDArray[np.int64]) -
         half = None
     else:
         half = half_width(differences)
-    return None if half is None else (middle - half, middle + half)
+    return None if half is None else (max(-1.0, middle - half), min(1.0, middle + half))
 
 
 def balanced_half_width(differences: Floats, labels: NDArray[np.int64]) -> float | None:
@@ -65,10 +66,10 @@ def balanced_half_width(differences: Floats, labels: NDArray[np.int64]) -> float
         Var = sum over c of s_c^2 / (C^2 m_c)                        (Cochran 1977, eq. 5.14 with weights 1 / C)
         df  = Var^2 / sum over c of (s_c^2 / (C^2 m_c))^2 / (m_c - 1)    (Satterthwaite; his eq. 5.16)
 
-    and the half width is t(df) sqrt(Var). Few images of a class may all be alike by chance, and then that class counts
-    for nothing. So the half width is at least the one with the pooled variance s^2 = sum over c of (m_c - 1) s_c^2 /
-    (m - C) for each s_c^2, with m - C degrees of freedom; of classes of equal size Var is the same. Where D is constant
-    within all classes, it is 3 / (C times the smallest m_c): what the rule of three leaves possible.
+    and the half width is t(df) sqrt(Var). Few images of a class may all have the same D by chance, and then that class
+    counts for nothing. So the half width is at least the one with the pooled variance s^2 = sum over c of (m_c - 1)
+    s_c^2 / (m - C) for each s_c^2, with m - C degrees of freedom; of classes of equal size Var is the same. It is also
+    at least :func:`unseen`, whether or not D varies.
 
     Of several seeds, D is linearised: mean of the seed + a_c (D_si - mean of the seed's class), with a_c such that the
     variance over images, divided by m, is Var. Its variance is analysed as that of accuracies
@@ -82,16 +83,32 @@ def balanced_half_width(differences: Floats, labels: NDArray[np.int64]) -> float
     within = differences - means[:, places]
     images = within.mean(axis=0)
     of_seeds = means.mean(axis=1)[:, None]
-    if float(np.ptp(images)) < SAME:
-        return half_width_by(of_seeds + within, RULE_OF_THREE / (classes * int(counts.min())), m - classes)
+    pooled = np.sqrt(m * (m - 1) * (1 / counts).sum() / (m - classes)) / classes
+    least = max(unseen(counts), half_width_by(of_seeds + pooled * within, None, m - classes))
+    if float(np.ptp(images)) < SAME:  # no class varies
+        return least
     several = counts > 1
     of_classes = np.zeros(classes)  # s_c^2 / (C^2 m_c)
     of_classes[several] = (np.bincount(places, images**2) / counts)[several] / (counts[several] - 1) / classes**2
     freedom = of_classes.sum() ** 2 / (of_classes[several] ** 2 / (counts[several] - 1)).sum()
     by_class = np.zeros(classes)
     by_class[several] = np.sqrt(m * (m - 1) / (counts[several] * (counts[several] - 1))) / classes
-    pooled = np.sqrt(m * (m - 1) * (1 / counts).sum() / (m - classes)) / classes
-    return max(
-        half_width_by(of_seeds + by_class[places] * within, None, float(freedom)),
-        half_width_by(of_seeds + pooled * within, None, m - classes),
-    )
+    return max(least, half_width_by(of_seeds + by_class[places] * within, None, float(freedom)))
+
+
+def unseen(counts: NDArray[np.int64]) -> float:
+    """How far images of a kind of which the test images hold none may move the mean over classes, at 95%.
+
+    If such images are a share p_c of class c, the m_c = ``counts`` (C,) images of the classes hold none with
+    probability
+
+        product over c of (1 - p_c)^m_c <= exp(- sum over c of m_c p_c),
+
+    which is at least 5% only where sum over c of m_c p_c <= 3 (the rule of three, Hanley and Lippman-Hand 1983, over
+    several classes). Each changes D by 1, so what is sought is the largest (1 / C) sum over c of p_c under this
+    constraint and p_c <= 1: the smallest classes are filled first. It is 3 / (C m_c) of the smallest class if that has
+    at least three images, and 3 / m of classes of equal size, as for an accuracy.
+    """
+    sizes = np.sort(counts)
+    before = np.cumsum(sizes) - sizes  # images of smaller classes
+    return float(np.clip((RULE_OF_THREE - before) / sizes, 0.0, 1.0).sum()) / len(sizes)

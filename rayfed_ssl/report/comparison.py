@@ -82,7 +82,7 @@ def _chosen(selection: Mapping[str, Any]) -> Tile:
     if (mean := value_of(selection, "mean")) is not None:
         note = f"{shown(measure, mean)}; read: {printable(selection.get('labels'), 40)}"
     else:
-        note = "the rows have no seed in common"
+        note = "why is said under Choice without test labels"
     return Tile(f"chosen by {measure_name(measure)}", value, note)
 
 

@@ -88,7 +88,9 @@ def _paired(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared |
         over = known[0]
         over = over if len(seeds) == 1 else f"{plural(len(seeds), 'seed')} and {over}"
         low, high = sorted((sign * low, sign * high))
-        return Compared((low + high) / 2, low, high, over, margin_of(name))
+        own, theirs = by_seed(row, name), by_seed(other, name)
+        apart = fmean(own[seed] - theirs[seed] for seed in seeds)  # an interval that ends at 1 has another middle
+        return Compared(apart, low, high, over, margin_of(name))
     return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 
 from rich import box
 from rich.console import Console
@@ -17,10 +19,11 @@ from rayfed_ssl.records.comparison_choice import Selection
 from rayfed_ssl.records.comparison_files import cells, document, marked, megabytes
 from rayfed_ssl.records.comparison_notes import cautions, notes
 from rayfed_ssl.report.comparison_verdict import verdict
+from rayfed_ssl.report.verdict import Verdict
 from rayfed_ssl.terminal.fitting import show
 
 MOST = 3  # measures in the short table
-MORE = "All measures, intervals, costs and notes: --full"
+MOST_ROWS = 5  # named beside an interval that not all rows have
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -34,50 +37,71 @@ def comparison_table(comparison: Comparison) -> Table:
     return table
 
 
-def print_comparison(screen: Console, comparison: Comparison, selection: Selection | None, *, full: bool) -> None:
+def print_comparison(
+    screen: Console, comparison: Comparison, selection: Selection | None, folders: Sequence[Path], *, full: bool
+) -> None:
     """Print the answer and the short table with what nobody may overlook, or with ``full`` the whole table and all
-    notes; last what was chosen without test labels.
+    notes; then what was chosen without test labels; last, below the short table, the command that prints the whole one.
+
+    Args:
+        folders: what ``rayfed-ssl compare`` reads the comparison from: its own folder, or those of runs.
     """
 
     def say(text: str) -> None:
         screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    say(answer(comparison))
-    show(screen, comparison_table(comparison) if full else short_table(comparison, screen))
-    for note in notes(comparison) if full else short_notes(comparison):
+    found = answer(comparison)
+    say(found.sentence)
+    if full:
+        show(screen, comparison_table(comparison))
+        told = notes(comparison)
+    else:
+        measures = short_measures(comparison, found.protocol)
+        table, apart = short_table(comparison, measures, screen)
+        show(screen, table)
+        told = short_notes(comparison, measures, apart=apart)
+    for note in told:
         say(note)
     if selection is not None:
         say(selection.sentence)
     if not full:
-        say(MORE)
+        say(f"All measures, intervals, costs and notes: {full_command(folders, selection)}")
 
 
-def answer(comparison: Comparison) -> str:
-    """Which row is first by the main measure, who is not told apart from it, who beats the untrained encoder: the
-    sentence of the report.
+def full_command(folders: Sequence[Path], selection: Selection | None) -> str:
+    """The command that prints the whole table of what lies in ``folders``, with the choice that was made."""
+    words = [*map(str, folders), *([] if selection is None or selection.row is None else ["--select", selection.asked])]
+    return " ".join(["rayfed-ssl compare", *map(quote, words), "--full"])
+
+
+def answer(comparison: Comparison) -> Verdict:
+    """Which row is first by the main measure, who is not told apart from it, who beats the untrained encoder: as in the
+    report.
     """
-    return verdict(document(comparison, Path())["rows"], comparison.scores).sentence
+    return verdict(document(comparison, Path())["rows"], comparison.scores)
 
 
-def short_measures(comparison: Comparison) -> list[str]:
-    """The measures of the short table, the main one first: the best known accuracies, else those that there are."""
+def short_measures(comparison: Comparison, main: str | None) -> list[str]:
+    """The measures of the short table: first ``main``, by which the answer orders rows, then the best known accuracies,
+    else those that there are.
+    """
     names = [name for name in comparison.measures if "/" not in name and not name.startswith(OWN)]
     known = [name for name in names if name in PREFERRED]
-    return (known or names or comparison.measures)[:MOST]
+    first = [main] if main in comparison.measures else []
+    return list(dict.fromkeys([*first, *(known or names or comparison.measures)]))[:MOST]
 
 
-def short_table(comparison: Comparison, console: Console) -> Table:
+def short_table(comparison: Comparison, measures: Sequence[str], console: Console) -> tuple[Table, bool]:
     """A line for each row: means with their deviations over seeds, the difference of the first measure to the first
-    row with its interval, and bytes. Where the console is too narrow for that column, the difference stands below the
-    mean.
+    row with its interval, and bytes; and whether that difference has a column of its own. Where the console is too
+    narrow for it, the difference stands below the mean.
     """
-    wide = _short(comparison, apart=True)
+    wide = _short(comparison, measures, apart=True)
     width = Measurement.get(console, console.options.update(max_width=100_000), wide).maximum
-    return wide if width <= console.width else _short(comparison, apart=False)
+    return (wide, True) if width <= console.width else (_short(comparison, measures, apart=False), False)
 
 
-def _short(comparison: Comparison, *, apart: bool) -> Table:
-    measures = short_measures(comparison)
+def _short(comparison: Comparison, measures: Sequence[str], *, apart: bool) -> Table:
     head = [measure.removeprefix("features/") for measure in measures]
     table = Table("", box=box.SIMPLE, padding=(0, 1) if apart else (0, 0, 0, 1))
     for name in [*head, *(["difference [95 %]"] if apart and measures else []), "MB"]:
@@ -106,17 +130,41 @@ def _difference(found: Difference | None) -> str:
     return f"{found.mean:+.3f}" + ("" if found.interval is None else " [{:+.3f}, {:+.3f}]".format(*found.interval))
 
 
-def short_notes(comparison: Comparison) -> list[str]:
-    """What the columns of the short table are, and what nobody may overlook."""
-    measures, first = short_measures(comparison), printable(comparison.first.name)
+def short_notes(comparison: Comparison, measures: Sequence[str], *, apart: bool) -> list[str]:
+    """What the columns of the short table are, and what nobody may overlook. ``apart``: whether the difference has a
+    column of its own.
+    """
     seeds = listed([str(seed) for seed in comparison.seeds])
-    told = f"Last round, seed{'s' if len(comparison.seeds) > 1 else ''} {seeds}"
-    if measures and comparison.first.values:
-        name, further = measures[0].removeprefix("features/"), []
-        for row in comparison.rows:
-            found = row.difference(comparison.first, measures[0])
-            further += [] if found is None or found.over is None else [found.over]
-        over = listed(list(dict.fromkeys(further))).replace(" of one seed", " of this one seed")
-        interval = f"with its 95% interval over {over}" if further else "without an interval, so it may be chance"
-        told += f"; difference, beside the means or below {name}: in {name} to {first}, paired, {interval}"
-    return [f"{told}; MB: millions of bytes to and from all clients.", *cautions(comparison)]
+    told = f"Last round, seed{'s' if len(comparison.seeds) > 1 else ''} {seeds}; MB: millions of bytes to and from all"
+    lines = [f"{told} clients."]
+    found = {
+        row.name: difference
+        for row in comparison.rows
+        for measure in measures[:1]
+        if (difference := row.difference(comparison.first, measure)) is not None
+    }
+    if found:
+        name, first = measures[0].removeprefix("features/"), printable(comparison.first.name)
+        where = (
+            f"column difference is in {name} to {first}" if apart else f"difference in {name} to {first} is below it"
+        )
+        lines.append(f"The {where}: paired, {_intervals(found)}.")
+    return [*lines, *cautions(comparison)]
+
+
+def _intervals(found: Mapping[str, Difference]) -> str:
+    """What the 95% intervals of the rows' differences are over; where they are not all alike, of which rows."""
+    rows: dict[str, list[str]] = {}
+    for name, difference in found.items():
+        over = "without an interval, so it may be chance"
+        if difference.over is not None:
+            over = f"with its 95% interval over {difference.over.replace(' of one seed', ' of this one seed')}"
+        rows.setdefault(over, []).append(printable(name))
+    if len(rows) == 1:
+        return next(iter(rows))
+    return "; ".join(f"{over} ({_named(names)})" for over, names in rows.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - MOST_ROWS
+    return listed([*names[:MOST_ROWS], *([f"{more} more"] if more > 0 else [])])

@@ -11,13 +11,15 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from rayfed_ssl.records.comparison import Comparison, Row
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.records.comparison import Comparison, Difference, Row
 from rayfed_ssl.records.comparison_choice import choice, selected
 from rayfed_ssl.records.comparison_files import cells, write
 from rayfed_ssl.records.comparison_notes import cautions, notes
 from rayfed_ssl.records.comparison_rows import _compared, of_variants
+from rayfed_ssl.records.image_pairs import DrawnInterval
 from rayfed_ssl.report import comparison as page
-from rayfed_ssl.terminal.comparison import print_comparison, short_measures
+from rayfed_ssl.terminal.comparison import _intervals, print_comparison, short_measures
 from tests.records.test_comparison import run_folder
 
 ENDS = {"a": (0.50, 0.54, 0.55), "b": (0.60, 0.61, 0.66), "c": (0.49, 0.56, 0.54)}
@@ -42,7 +44,7 @@ def made(tmp_path: Path) -> Comparison:
 def printed(comparison: Comparison, width: int, *, full: bool = False, select: str | None = None) -> list[str]:
     text = io.StringIO()
     selection = None if select is None else choice(comparison, select)
-    print_comparison(Console(file=text, width=width), comparison, selection, full=full)
+    print_comparison(Console(file=text, width=width), comparison, selection, [Path("runs/a b")], full=full)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
@@ -78,7 +80,7 @@ def test_three_protocols_fit_a_narrow_terminal_with_the_difference_below_the_mea
         values = {m: dict(enumerate(rng.random(3))) for m in ("linear", "knn", "fewshot", "own_knn", "knn_auc")}
         rows.append(Row(row.name, values, dict.fromkeys(range(3), row.runs[0])))
     found = _compared(rows, {})
-    assert short_measures(found) == ["linear", "knn", "fewshot"]
+    assert short_measures(found, "linear") == ["linear", "knn", "fewshot"]
     narrow, wide = printed(found, 80), printed(found, 120)
     assert not any("difference" in line for line in narrow[1:4])
     (at,) = (place for place, line in enumerate(wide) if line.split()[:1] == ["fedprox"])
@@ -86,9 +88,45 @@ def test_three_protocols_fit_a_narrow_terminal_with_the_difference_below_the_mea
     mean, difference = wide[at].split()[1:4], wide[at].split()[10:13]
     assert narrow[below].split()[1] == "".join(mean)
     assert narrow[below + 1].split() == difference
+    told = "to fedsimclr {}: paired, with its 95% interval over seeds."
+    assert "The difference in linear " + told.format("is below it") in narrow
+    assert "The column difference is in linear " + told.replace(" {}", "") in wide
     end = next(place for place, line in enumerate(narrow) if line.startswith("Last round"))
     assert max(map(len, narrow[1:end])) <= 80
     assert sum("fedprox" in line for line in narrow[1:end]) == 1
+
+
+def test_where_features_alone_were_measured_the_table_begins_with_what_the_answer_goes_by(tmp_path: Path) -> None:
+    whole = of_variants({name: [run_folder(tmp_path / name, 0, [0.2, 0.5])] for name in ("fedsimclr", "fedprox")})
+    ranks = {"fedsimclr": (30.0, 31.0, 33.0), "fedprox": (40.0, 42.0, 41.0)}
+    rows = [
+        Row(
+            row.name,
+            {"features/alignment": {0: 1.0, 1: 2.0, 2: 4.0}, "features/rankme": dict(enumerate(ranks[row.name]))},
+            dict.fromkeys(range(3), row.runs[0]),
+        )
+        for row in whole.trained
+    ]  # fmt: skip
+    lines = printed(_compared(rows, {}), 120)
+    assert lines[0].startswith("No accuracy was measured; by effective rank, fedprox is first of 2 with 41")
+    (head,) = (line for line in lines if "alignment" in line)
+    assert head.split()[:2] == ["rankme", "alignment"]
+    (row,) = (line for line in lines if line.split()[:1] == ["fedprox"])
+    apart = np.mean(ranks["fedprox"]) - np.mean(ranks["fedsimclr"])
+    assert f" {apart:+.3f} [" in row
+    assert any(line.startswith("The column difference is in rankme to fedsimclr: paired, with its") for line in lines)
+
+
+def test_intervals_over_unlike_things_are_told_row_by_row() -> None:
+    over = {name: Difference(0.1, 0.0, 0.2, 3) for name in "abcdefg"}
+    assert _intervals(over) == "with its 95% interval over seeds"
+    images = Difference(0.1, None, None, 1, DrawnInterval(0.0, 0.2, 60))
+    told = _intervals({"fedprox": images, **over, "local": Difference(0.1, None, None, 1)})
+    assert told == (
+        "with its 95% interval over test images of this one seed (fedprox); with its 95% interval over seeds "
+        "(a, b, c, d, e and 2 more); without an interval, so it may be chance (local)"
+    )
+    assert _intervals({"b": Difference(0.1, None, None, 1)}) == "without an interval, so it may be chance"
 
 
 def test_what_marks_mean_is_never_left_out(made: Comparison) -> None:
@@ -98,7 +136,9 @@ def test_what_marks_mean_is_never_left_out(made: Comparison) -> None:
     for start in ("+ c: another split than a in seed(s) 2", "* c: beyond the method", "Left out, d: it needs public"):
         assert any(line.startswith(start) for line in lines)
     assert any(line.split()[:1] == ["c*+"] for line in lines)
-    assert lines[-1] == "All measures, intervals, costs and notes: --full"
+    assert lines[-1] == "All measures, intervals, costs and notes: rayfed-ssl compare 'runs/a b' --full"
+    chosen = printed(made, 120, select="select.knn")[-1]
+    assert chosen.endswith(": rayfed-ssl compare 'runs/a b' --select select.knn --full")
     assert not any(line.startswith("Second line") for line in lines)
 
 
@@ -124,6 +164,15 @@ def test_what_was_chosen_is_printed_and_stays_where_tables_are_written_again(mad
     assert "partly by chance" in kept["sentence"]
     text = (tmp_path / "comparison.json").read_text()
     (tmp_path / "comparison.json").write_text(text.replace('"asked": "select.knn"', '"asked": "select.linear"'))
-    assert selected(made, None, tmp_path) is None  # by which these rows were not measured
+    gone = selected(made, None, tmp_path)  # these rows were not measured by it
+    assert gone is not None
+    with pytest.raises(UserError, match="these runs have ") as refused:
+        choice(made, "select.linear")
+    known = str(refused.value).partition("these runs have ")[2]
+    assert "select.knn" in known
+    assert gone.sentence == f"no row is chosen: --select was select.linear before, and these runs have {known}"
+    write(made, tmp_path, gone)
+    assert selected(made, None, tmp_path) == gone  # and where they have it later, it chooses again
+    assert gone.sentence in (tmp_path / "comparison.md").read_text().replace("\\", "")
     (tmp_path / "comparison.json").write_text("{")
     assert selected(made, None, tmp_path) is None

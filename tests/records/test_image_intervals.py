@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.stats
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from rayfed_ssl.evaluation.metrics import auc_contributions, macro_auc
-from rayfed_ssl.records.image_intervals import balanced_half_width, base, image_interval, image_mean
+from rayfed_ssl.records.image_intervals import balanced_half_width, base, image_interval, image_mean, unseen
 from rayfed_ssl.records.seed_image_intervals import half_width
 
 Floats = NDArray[np.float64]
@@ -45,9 +46,12 @@ def test_the_score_is_scikit_learns() -> None:
     assert (base("knn_balanced_accuracy"), base("knn"), base("knn_auc")) == ("knn", "knn", "knn_auc")
 
 
-def test_of_one_seed_it_is_the_stratified_variance_of_a_loop() -> None:
+@pytest.mark.parametrize("alike", [False, True])
+def test_of_one_seed_it_is_the_stratified_variance_of_a_loop(alike: bool) -> None:
+    """With ``alike`` no image of the rarest class differs, and the variance pooled over classes is the larger."""
     rng = np.random.default_rng(1)
     apart = answers(rng, 1, np.array([0.8, 0.7, 0.6, 0.5])) - answers(rng, 1, np.array([0.7, 0.6, 0.5, 0.4]))
+    apart[:, LABELS == 3] *= not alike
     parts = of_classes(apart[0], LABELS)
     pieces = [float(part.var(ddof=1)) / (16 * len(part)) for part in parts]
     freedom = sum(pieces) ** 2 / sum(piece**2 / (len(part) - 1) for piece, part in zip(pieces, parts, strict=True))
@@ -55,7 +59,7 @@ def test_of_one_seed_it_is_the_stratified_variance_of_a_loop() -> None:
     pooled = sum(float(((part - part.mean()) ** 2).sum()) for part in parts) / (len(LABELS) - 4)
     as_one = scipy.stats.t.ppf(0.975, len(LABELS) - 4) * math.sqrt(pooled * sum(1 / len(part) for part in parts)) / 4
     assert balanced_half_width(apart, LABELS) == pytest.approx(max(own, as_one), rel=1e-10)
-    assert own != pytest.approx(as_one, rel=0.01)
+    assert (own < 0.99 * as_one) if alike else (as_one < 0.99 * own)
     low, high = image_interval("knn_balanced_accuracy", apart, LABELS) or (0.0, 0.0)
     assert (low + high) / 2 == pytest.approx(np.mean([part.mean() for part in parts]))
 
@@ -113,9 +117,52 @@ def test_classes_of_one_image_and_differences_that_are_all_alike() -> None:
     found = balanced_half_width(np.array([[1.0, 0, 0, -1, 1, 0, 0]]), labels)
     assert found is not None
     assert found > 0
-    for n in (1, 3):  # 1 - 0.05^(1 / m) of the smallest class is possible, a third of it of the score: 3 / (3 * 1)
-        assert balanced_half_width(np.zeros((n, 7)), labels) == 1.0
+    for n in (1, 3):  # a share of 1 of the class of one image, and 2 / 2 of that of two
+        assert balanced_half_width(np.zeros((n, 7)), labels) == pytest.approx((1 + 2 / 2) / 3)
     assert balanced_half_width(np.zeros((1, 400)), np.arange(400) % 4) == pytest.approx(3 / 400)
+
+
+@pytest.mark.parametrize("sizes", [(500, 5), (1000, 1), (4, 2, 1), (2, 2, 2, 2), (7, 7, 7), (10_000, 3, 4)])
+def test_what_unseen_images_may_change_is_a_linear_program(sizes: tuple[int, ...]) -> None:
+    """The largest mean of shares in [0, 1] of which images of these classes show none with a probability of 5%."""
+    found = scipy.optimize.linprog([-1 / len(sizes)] * len(sizes), A_ub=[sizes], b_ub=[3.0], bounds=(0, 1))
+    assert unseen(np.array(sizes)) == pytest.approx(-found.fun)
+
+
+@pytest.mark.parametrize(("sizes", "half"), [((500, 5), 3 / 5 / 2), ((1000, 1), (1 + 2 / 1000) / 2)])
+@pytest.mark.parametrize("n", [1, 3])
+def test_one_image_that_differs_does_not_make_the_interval_jump(sizes: tuple[int, int], half: float, n: int) -> None:
+    """Of no, one and a few differing images of the large class, and of images that differ by ever less."""
+    labels = np.repeat([0, 1], sizes)
+    widths = []
+    for differing in ([], [1e-12], [1e-6], [0.01], [1.0], [-1.0, 1.0], [1.0, 1.0, 1.0]):
+        apart = np.zeros((n, len(labels)))
+        apart[:, : len(differing)] = differing
+        low, high = image_interval("knn_balanced_accuracy", apart, labels) or (0.0, 0.0)
+        assert -1 <= low < high <= 1
+        assert (low + high) / 2 == pytest.approx(sum(differing) / sizes[0] / 2)
+        widths.append((high - low) / 2)
+    assert widths == pytest.approx([half] * 7)
+
+
+def test_an_interval_ends_where_differences_end() -> None:
+    labels = np.repeat([0, 1], (50, 2))
+    assert image_interval("knn_balanced_accuracy", np.ones((1, 52)), labels) == pytest.approx((1 - 0.51, 1.0))
+    assert image_interval("knn_balanced_accuracy", -np.ones((1, 52)), labels) == pytest.approx((-1.0, 0.51 - 1))
+    assert image_interval("knn", np.ones((1, 2)), labels[:2]) == (-0.5, 1.0)
+
+
+@pytest.mark.parametrize("worse", [0.1, 0.3, 0.45])
+def test_a_class_of_five_holds_the_true_difference_beside_one_of_five_hundred(worse: float) -> None:
+    """One encoder is worse in the class of five alone, where often no image shows it; few of the others differ."""
+    rng, labels, held = np.random.default_rng(10), np.repeat([0, 1], (500, 5)), 0
+    for _ in range(REPEATS):
+        apart = np.zeros((1, 505))
+        apart[0, :500] = rng.choice([-1.0, 0.0, 1.0], 500, p=[0.002, 0.996, 0.002])
+        apart[0, 500:] -= rng.random(5) < worse
+        low, high = image_interval("knn_balanced_accuracy", apart, labels) or (0.0, 0.0)
+        held += low <= -worse / 2 <= high
+    assert held / REPEATS >= LEAST
 
 
 def test_seeds_count_as_they_do_for_accuracies() -> None:

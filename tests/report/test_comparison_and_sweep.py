@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records import comparison_files
-from rayfed_ssl.records.comparison_choice import choice
+from rayfed_ssl.records.comparison_choice import choice, selected
 from rayfed_ssl.records.comparison_rows import of_runs
 from rayfed_ssl.report import comparison
+from rayfed_ssl.report.comparison_verdict import against
 from rayfed_ssl.report.dispatch import report_of
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests.report.conftest import told
@@ -105,6 +106,26 @@ def test_of_one_seed_the_test_images_say_what_is_level() -> None:
     assert comparison.verdict([row("a", ())], ["knn"]).kind is None
     here, elsewhere = row("a", (0.5, 0.51)), {**row("b", (0.9, 0.91)), "same_images": False}
     assert comparison.verdict([here, elsewhere], ["knn"]).sentence.startswith("By kNN, a is first of 1 with 50.5 %")
+
+
+def test_a_difference_is_that_of_the_values_where_its_interval_ends_at_one() -> None:
+    best, other = row("a", (0.95, 0.85)), row("b", (0.15, 0.05))
+    best["pairs"] = {"b": {"knn": {"low": 0.3, "high": 1.0, "seeds": ["0", "1"], "test_images": 12}}}
+    for one, beside, sign in ((best, other, 1), (other, best, -1)):
+        found = against(one, beside, "knn", ["0", "1"])
+        assert found is not None
+        assert (found.mean, *sorted((sign * (found.low or 0), sign * (found.high or 0)))) == (
+            pytest.approx(sign * 0.8), 0.3, 1.0,
+        )  # fmt: skip
+
+
+def test_a_choice_that_can_no_longer_be_made_is_told_on_the_page(bare: Path, tmp_path: Path) -> None:
+    runs = of_runs([bare])
+    (tmp_path / "comparison.json").write_text('{"selection": {"asked": "select.linear"}}')
+    comparison_files.write(runs, tmp_path, selected(runs, None, tmp_path))
+    page = Parsed(report_of(tmp_path))
+    assert "no row is chosen: --select was select.linear before, and these runs have " in page.words
+    assert "why is said under Choice without test labels" in page.words
 
 
 def test_of_several_seeds_paired_differences_say_what_is_level() -> None:

@@ -346,6 +346,11 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     assert chosen["sentence"] in (made / "comparison.md").read_text().replace("\\", "")
     short, whole = (call(str(made), *option)[1] for option in ((), ("--full",)))
     assert ("--full" in short, "--full" in whole) == (True, False)
+    (again,) = (line.partition("rayfed-ssl compare ")[2] for line in short.splitlines() if "--full" in line)
+    assert again.split() == [str(made), "--full"]
+    (told,) = (line.partition("rayfed-ssl compare ")[2] for line in out.splitlines() if "--full" in line)
+    assert told.split() == [str(made), "--select", "uniformity", "--full"]
+    assert call(*told.split())[1].replace(chosen["sentence"] + "\n", "") == whole
     assert ("seconds" in short, "seconds" in whole) == (False, True)
     assert short.splitlines()[0] == whole.splitlines()[0]
     runs = [str(made / f"trial-0000{n}") for n in (1, 0)]
