@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,11 +10,10 @@ import pytest
 from annotated_types import Ge, Le
 from pydantic import Discriminator, Field, TypeAdapter
 
-import rayfed_ssl
-import tune
 from rayfed_ssl.base.annotations import Shape, shape_of, shape_of_field, values_of
 from rayfed_ssl.base.choice import BlocksOf, NameOf, OneOf, Short
 from rayfed_ssl.base.schema import Block
+from tests.test_keys import of_ours
 
 
 class Cat(Block):
@@ -114,19 +111,6 @@ def test_the_values_of_a_key_are_those_its_type_lists() -> None:
     assert values_of(Cat, "lives") == values_of(Cat, "tail") == values_of(int, "name") == ()
 
 
-def blocks() -> Iterator[type[Block]]:
-    """Every block of the library and of sweeps."""
-    for package in (rayfed_ssl, tune):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
-    waiting: list[type[Block]] = [Block]
-    while waiting:
-        waiting += (found := waiting.pop()).__subclasses__()
-        if found.__module__.split(".")[0] in ("rayfed_ssl", "tune"):
-            yield found
-
-
 def forms_in_schema(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> set[str]:
     """The forms of which a JSON Schema speaks; ``any`` where it says nothing."""
     if "$ref" in schema:
@@ -148,7 +132,7 @@ def forms(shape: Shape) -> set[str]:
 
 def test_forms_are_those_of_pydantics_schema() -> None:
     seen = 0
-    for block in blocks():
+    for block in of_ours():
         for name, field in block.model_fields.items():
             shape = shape_of_field(field)
             marks = [mark for part in (shape, *shape.members()) for mark in part.marks]
