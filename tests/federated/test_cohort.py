@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from rayfed_ssl.federated.asked import AskedOperations
 from rayfed_ssl.federated.messages import SERVER, ClientError, RoundVoid, Start
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.simulation.local import LocalCohort
@@ -212,3 +214,20 @@ def test_seconds_of_a_round_are_those_of_all_its_operations(
     found = {tag: sum(row["value"] for row in rows if row["tag"] == tag) for tag in worked}
     assert found == pytest.approx(worked)
     assert set(worked) == {"client/seconds"} | ({"server/seconds"} if method == "fedmkd" else set())
+
+
+@pytest.mark.parametrize(
+    ("sent", "void", "refused"), [("update", False, True), ("update", True, False), ("train", False, False)]
+)
+def test_a_round_that_trains_under_another_name_leaves_no_plugin_out_silently(
+    sent: str, void: bool, refused: bool
+) -> None:
+    asked = AskedOperations("mine")
+    asked.begin_round()
+    asked.send(sent)
+    asked.check_trains([], comparing=False)  # nothing takes part in training alone
+    if void:
+        asked.void()
+    for plugins, comparing in ((["feddecorr"], False), ([], True)):
+        with pytest.raises(RuntimeError, match="mine: .*'update'") if refused else nullcontext():
+            asked.check_trains(plugins, comparing=comparing)
