@@ -229,5 +229,5 @@ def test_a_round_that_trains_under_another_name_leaves_no_plugin_out_silently(
     if void:
         asked.void()
     for plugins, comparing in ((["feddecorr"], False), ([], True)):
-        with pytest.raises(RuntimeError, match="mine: .*'update'") if refused else nullcontext():
+        with pytest.raises(RuntimeError, match=r"mine: .*'update'") if refused else nullcontext():
             asked.check_trains(plugins, comparing=comparing)
