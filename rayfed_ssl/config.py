@@ -84,6 +84,7 @@ class RunConfig(RunSettings):
         _check_heads(self)
         _check_data(self)
         _check_tasks(self)
+        _check_warmup(self)
         _check_schedule(self)
         method = METHODS[self.method.name]
         if self.clients.heterogeneous and not method.info.heterogeneous:
@@ -186,6 +187,13 @@ def _check_tasks(config: RunConfig) -> None:
             "evaluation.select: found a share beside data.tasks, where every client holds images out itself (rb, "
             "measured as select/task); allowed then: null"
         )
+
+
+def _check_warmup(config: RunConfig) -> None:
+    """Raise ValueError where the learning rate's warm-up leaves no round for its schedule."""
+    warmup, rounds = config.train.optimizer.warmup, config.train.rounds
+    if warmup >= rounds:
+        raise ValueError(f"train.optimizer.warmup: found {warmup}; allowed: below train.rounds={rounds}")
 
 
 def _check_schedule(config: RunConfig) -> None:

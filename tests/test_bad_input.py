@@ -95,7 +95,7 @@ def test_a_users_own_module_in_the_place_of_ours_is_named_and_not_run(
         ("clients.encoders", "small_cnn"),
         ("evaluation.protocols", "knn, linear"),
         ("plugins", "fedfoa"),
-        ("train.optimizer.name", "sgd, adam, adamw"),
+        ("train.optimizer.name", "sgd, adam, adamw, lars"),
         ("train.rounds", "a whole number"),
         ("resources.gpu_kind", "text"),
         ("method", "allowed keys: name, weights"),

@@ -30,6 +30,10 @@ for _name in sorted(METHODS):
     globals()[f"Test_{_name}"] = contract(_name, OWN.get(_name), reseeded=RESEEDED.get(_name))
 
 
+LARS = {"name": "lars", "lr": 0.3, "trust_coefficient": 0.02, "weight_decay": 1e-4, "schedule": "cosine", "warmup": 2}
+Test_fedbyol_with_lars = contract("fedbyol", {"train.optimizer": LARS})
+
+
 def test_predictions_that_are_left_out_are_known() -> None:
     """The suite passes over a prediction that is None: those that were there before have to stay."""
     assert {name for name in METHODS if bytes_of_round_one(name) is None} == set(UNPREDICTED)

@@ -1,4 +1,4 @@
-"""PyTorch's optimisers without the import of ``torch._dynamo``.
+"""PyTorch's optimisers without the import of ``torch._dynamo``, and LARS.
 
 PyTorch wraps ``step`` and some more methods of its optimisers, so that ``torch.compile`` leaves them alone. The
 wrappers import the compiler at their first call, which costs every process 1.7 s of CPU. The methods within are the
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import optim
+from torch import Tensor, optim
+from torch.optim.optimizer import ParamsT
 
 
 def _within(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,3 +47,78 @@ class AdamW(_Plain, optim.AdamW):
     """``torch.optim.AdamW``."""
 
     step = _stepping(optim.AdamW)
+
+
+class LARS(_Plain):
+    """SGD with momentum in which a weight's step is in proportion to the weight's norm: layer-wise adaptive rate
+    scaling (You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks", Algorithm 1), as SimCLR
+    and BYOL train with it.
+
+    ``m <- momentum m + s``, ``w <- w - lr m``, where s is :func:`lars_steps`'s for a tensor of two or more dimensions.
+    Biases and normalisation's parameters, of one dimension or none, have s = g: no adaptation, and no weight decay. A
+    parameter without a gradient stays.
+
+    Nothing depends on how many steps were made, and nothing waits for the device, so a CUDA graph can hold a step.
+
+    Raises:
+        ValueError: lr, momentum or weight_decay is below 0, or trust_coefficient is not above 0.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust_coefficient: float = 0.001,
+    ) -> None:
+        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        for name, found in settings.items():
+            if not found >= 0:
+                raise ValueError(f"{name}: found {found}; must be at least 0")
+        if not trust_coefficient > 0:
+            raise ValueError(f"trust_coefficient: found {trust_coefficient}; must be above 0")
+        super().__init__(params, {**settings, "trust_coefficient": trust_coefficient})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; returns what ``closure``, which computes the gradients anew, returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            weights, others = [p for p in moved if p.ndim > 1], [p for p in moved if p.ndim <= 1]
+            gradients = [p.grad for p in weights]
+            steps = lars_steps(weights, gradients, group["weight_decay"], group["trust_coefficient"])
+            self._descend([*weights, *others], [*steps, *(p.grad for p in others)], group["lr"], group["momentum"])
+        return loss
+
+    def _descend(self, parameters: list[Tensor], steps: list[Tensor], lr: float, momentum: float) -> None:
+        if not parameters:
+            return
+        if momentum != 0:
+            for p in parameters:
+                if "momentum_buffer" not in self.state[p]:
+                    self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            gathered = [self.state[p]["momentum_buffer"] for p in parameters]
+            torch._foreach_mul_(gathered, momentum)
+            torch._foreach_add_(gathered, steps)
+            steps = gathered
+        torch._foreach_add_(parameters, steps, alpha=-lr)
+
+
+def lars_steps(weights: list[Tensor], gradients: list[Tensor], decay: float, trust: float) -> list[Tensor]:
+    """L new tensors of the weights' shapes: ``trust |w| / |u| u`` where ``u = g + decay w``, with Euclidean norms over
+    a whole tensor; u itself where either norm is 0, so that weights that begin at 0 can leave it.
+
+    Differs: Algorithm 1 divides by ``|g| + decay |w|``; SimCLR's code, and BYOL's, by ``|g + decay w|``.
+    """
+    if not weights:
+        return []
+    steps = list(torch._foreach_add(gradients, weights, alpha=decay))
+    of_weights, of_steps = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, steps))  # (L,)
+    ratios = (trust * of_weights / of_steps).masked_fill((of_weights == 0) | (of_steps == 0), 1.0)
+    torch._foreach_mul_(steps, ratios.unbind())
+    return steps

@@ -6,7 +6,6 @@ An instance lives for one operation. What must survive it is put into ``state``;
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
@@ -15,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
+from rayfed_ssl.federated.local_optimizer import new_optimizer, round_learning_rate
 from rayfed_ssl.federated.messages import State, qualified, take_qualified
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.steps import TrainStep, backward
@@ -201,24 +200,19 @@ class EncoderClient(Generic[Config]):
 
     @property
     def learning_rate(self) -> float:
-        """lr of this round: constant, or cosine over rounds, lr/2 (1 + cos(pi (t-1) / R))."""
-        optimizer = self.config.train.optimizer
-        if optimizer.schedule == "constant":
-            return optimizer.lr
-        return optimizer.lr / 2 * (1 + math.cos(math.pi * (self.round - 1) / self.config.train.rounds))
+        """Of this round: ``local_optimizer.round_learning_rate``'s answer."""
+        return round_learning_rate(self.config.train.optimizer, self.round, self.config.train.rounds)
 
     @property
     def weight_decay(self) -> float:
-        """lambda: the optimiser adds lambda theta to the gradient (adamw: takes lr lambda theta off theta)."""
+        """lambda: the optimiser adds lambda theta to the gradient (adamw: takes lr lambda theta off theta; lars: not of
+        biases and normalisation's parameters).
+        """
         return self.config.train.optimizer.weight_decay
 
     def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         """A fresh optimiser: no momentum carries over between rounds."""
-        config, lr = self.config.train.optimizer, self.learning_rate
-        if config.name == "sgd":
-            return optimizers.SGD(parameters, lr, config.momentum, weight_decay=self.weight_decay)
-        kind = optimizers.Adam if config.name == "adam" else optimizers.AdamW
-        return kind(parameters, lr, weight_decay=self.weight_decay)
+        return new_optimizer(self.config.train.optimizer, parameters, self.learning_rate, self.weight_decay)
 
     def batches(
         self, count: int, epochs: int | None = None, size: int | None = None, purpose: str = "order"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rayfed_ssl.base.optimizers import LARS
 from rayfed_ssl.base.schema import UserError
 
 Body = Callable[[], None]
@@ -92,7 +93,7 @@ class StaticStep(TrainStep):
     @property
     def counts_steps(self) -> bool:
         """Whether the optimiser's arithmetic depends on how many steps it has done."""
-        return not isinstance(self.optimizer, torch.optim.SGD)
+        return not isinstance(self.optimizer, (torch.optim.SGD, LARS))
 
     def __call__(self, views: Views, rows: Tensor) -> None:
         if self.plain:

@@ -139,16 +139,24 @@ class OptimizerConfig(Block):
     FedSC, EasyFL, FedX and Orchestra.
     """
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    """The rule of a step."""
+    name: Literal["sgd", "adam", "adamw", "lars"] = "sgd"
+    """The rule of a step. ``lars`` scales each weight's by the weight's norm, and wants a larger ``lr``: SimCLR takes
+    0.3, BYOL 0.2 for batches of 256.
+    """
     lr: Annotated[float, Field(gt=0)] = 0.03
     """Learning rate."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of ``sgd``."""
+    """Of ``sgd`` and ``lars``."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Added to the gradient; ``adamw`` takes it off the weights."""
+    """Added to the gradient; ``adamw`` takes it off the weights; ``lars`` spares biases and normalisation."""
+    trust_coefficient: Annotated[float, Field(gt=0)] = 0.001
+    """Of ``lars``: a weight's step is lr times this share of the weight's norm."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Of the learning rate over rounds; within a round it is constant."""
+    """Of the learning rate over rounds; within a round it is constant. ``cosine``: in round t of R, after W rounds of
+    warm-up, lr/2 (1 + cos(pi (t - 1 - W) / (R - W))).
+    """
+    warmup: Annotated[int, Field(ge=0)] = 0
+    """Rounds W of warm-up before the schedule, fewer than ``train.rounds``: round t <= W has lr t / W. 0: none."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of a step's gradient; null: any."""
 

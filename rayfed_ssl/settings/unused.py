@@ -42,8 +42,10 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
     found = dict[str, str]()
     if config.train.local_steps is not None:
         found["train.local_epochs"] = "train.local_steps=null"
-    if config.train.optimizer.name != "sgd":
-        found["train.optimizer.momentum"] = "train.optimizer.name=sgd"
+    if config.train.optimizer.name not in ("sgd", "lars"):
+        found["train.optimizer.momentum"] = "train.optimizer.name=sgd or lars"
+    if config.train.optimizer.name != "lars":
+        found["train.optimizer.trust_coefficient"] = "train.optimizer.name=lars"
     if config.resources.device == "cpu":
         found["train.precision"] = "resources.device=auto or cuda"
     if config.server.schedule == "fedbuff":  # its server adds up replies and does nothing else

@@ -48,6 +48,15 @@ def adam(theta: float, gradients: list[float], lr: float, decay: float, decouple
     return theta
 
 
+def lars(theta: float, gradients: list[float], lr: float, decay: float, trust: float) -> float:
+    """You et al. 2017, Algorithm 1, of one number: its gradient with decay counts by its sign alone."""
+    velocity = 0.0
+    for g in gradients:
+        velocity = 0.9 * velocity + lr * trust * abs(theta) * math.copysign(1.0, g + decay * theta)
+        theta -= velocity
+    return theta
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_each_optimiser_is_its_formula(name: str) -> None:
     client = client_of(train__optimizer={"name": name, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.2})
@@ -57,6 +66,18 @@ def test_each_optimiser_is_its_formula(name: str) -> None:
         descend(optimizer, g * theta)
     expected = sgd(2.0, gradients, 0.1, 0.2) if name == "sgd" else adam(2.0, gradients, 0.1, 0.2, name == "adamw")
     assert float(theta.detach()) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("given", "trust"), [({}, 0.001), ({"trust_coefficient": 0.2}, 0.2)])
+def test_lars_is_its_formula_and_plain_momentum_for_a_bias(given: dict[str, float], trust: float) -> None:
+    settings = {"name": "lars", "lr": 0.3, "momentum": 0.9, "weight_decay": 0.2, **given}
+    client, gradients = client_of(train__optimizer=settings), [0.5, -0.3, 0.8, -0.9]
+    weight, bias = (torch.nn.Parameter(torch.full(shape, 2.0, dtype=torch.float64)) for shape in ((1, 1), (1,)))
+    optimizer = client.optimizer([weight, bias])
+    for g in gradients:
+        descend(optimizer, g * (weight + bias).sum())
+    assert float(weight.detach()) == pytest.approx(lars(2.0, gradients, 0.3, 0.2, trust), rel=1e-9)
+    assert float(bias.detach()) == pytest.approx(sgd(2.0, gradients, 0.3, 0.0), rel=1e-9)
 
 
 def test_clipping_bounds_the_norm_over_all_parameters() -> None:

@@ -18,8 +18,10 @@ from rayfed_ssl.simulation.worker import Worker
 OPTIMIZERS: dict[str, dict[str, object]] = {
     "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3, "clip_norm": 1.0},
     "adamw": {"name": "adamw", "lr": 0.01, "weight_decay": 1e-2},
+    "lars": {"name": "lars", "lr": 0.3, "weight_decay": 1e-4, "trust_coefficient": 0.01, "clip_norm": 1.0},
 }
-ALL = [(name, "sgd") for name in OBJECTIVES] + [("simclr", "adamw"), ("byol", "adamw")]
+ALL = [(name, "sgd") for name in OBJECTIVES] + [(n, rule) for rule in ("adamw", "lars") for n in ("simclr", "byol")]
+COUNTING = {"sgd": False, "adamw": True, "lars": False}
 
 
 def config(objective: str, optimizer: str, **resources: object) -> RunConfig:
@@ -59,6 +61,7 @@ def test_fixed_memory_gives_the_same_bits(objective: str, optimizer: str, monkey
     body = steps.StaticStep.body
 
     def watched(self: steps.StaticStep) -> None:
+        assert self.counts_steps == COUNTING[optimizer]  # if it does, the optimiser is no part of the body
         body(self)
         bodies.append(1)
         assert all(self.memory[name] is fixed for name, fixed in self.fixed.items())  # where a graph would look for it

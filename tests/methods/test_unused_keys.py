@@ -17,7 +17,11 @@ ALONE = {"method.alignment": False, "method.dictionary_size": 40}
 REFUSED = {
     "momentum": (
         "fedsimclr", {"train.optimizer.name": "adam", "train.optimizer.momentum": 0.5},
-        "train.optimizer.momentum: found 0.5; it needs train.optimizer.name=sgd",
+        "train.optimizer.momentum: found 0.5; it needs train.optimizer.name=sgd or lars",
+    ),
+    "a trust coefficient": (
+        "fedsimclr", {"train.optimizer.trust_coefficient": 0.01},
+        "train.optimizer.trust_coefficient: found 0.01; it needs train.optimizer.name=lars",
     ),
     "bfloat16": (
         "fedsimclr", {"train.precision": "bfloat16", "resources.device": "cpu"},
@@ -93,6 +97,10 @@ ALLOWED = {
     "momentum of SGD": ("fedsimclr", {"train.optimizer.momentum": 0.5}),
     "bfloat16 on a GPU": ("fedsimclr", {"train.precision": "bfloat16", "resources.device": "cuda"}),
     "bfloat16 where there is a GPU": ("fedsimclr", {"train.precision": "bfloat16", "resources.device": "auto"}),
+    "of LARS": (
+        "fedsimclr",
+        {"train.optimizer.name": "lars", "train.optimizer.momentum": 0.5, "train.optimizer.trust_coefficient": 0.01},
+    ),
     "no momentum": ("fedsimclr", {"train.optimizer.name": "adam", "train.optimizer.momentum": 0.9}),
     "a share of tasks": ("fedlinked", {**TASKS, "data.public.share": 0.3, "data.task_images": 5}),
     "ours beside a paper's": (

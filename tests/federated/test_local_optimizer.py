@@ -1,0 +1,111 @@
+"""The learning rate of a round, with and without warm-up, against tables written out; and runs that have one."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.federation import load_federation
+from rayfed_ssl.federated.local_optimizer import round_learning_rate
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.settings.blocks import OptimizerConfig
+from rayfed_ssl.settings.files import ConfigError
+from rayfed_ssl.simulation.worker import Worker
+from tests.tiny import encoders, measured, run_locally, tiny
+
+# (schedule, warmup) -> the learning rate of rounds 1 to 8 of 8, for lr 0.4; cosines of multiples of 45 and 60 degrees
+HALF = math.sqrt(0.5)
+TABLE = {
+    ("constant", 0): [0.4] * 8,
+    ("constant", 1): [0.4] * 8,
+    ("constant", 4): [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4],
+    ("constant", 7): [0.4 * t / 7 for t in range(1, 8)] + [0.4],
+    ("cosine", 2): [0.2, 0.4, 0.4, 0.2 + 0.1 * math.sqrt(3), 0.3, 0.2, 0.1, 0.2 - 0.1 * math.sqrt(3)],
+    ("cosine", 4): [0.1, 0.2, 0.3, 0.4, 0.4, 0.2 + 0.2 * HALF, 0.2, 0.2 - 0.2 * HALF],
+    ("cosine", 7): [0.4 * t / 7 for t in range(1, 8)] + [0.4],
+}
+
+
+@pytest.mark.parametrize(("schedule", "warmup"), TABLE)
+def test_the_learning_rate_of_every_round(schedule: Any, warmup: int) -> None:
+    config = OptimizerConfig(lr=0.4, schedule=schedule, warmup=warmup)
+    found = [round_learning_rate(config, t, 8) for t in range(1, 9)]
+    assert found == pytest.approx(TABLE[schedule, warmup], rel=1e-12)
+    assert round_learning_rate(config, 0, 8) == found[0]  # what a method trains before its first round
+
+
+def test_without_warm_up_not_a_bit_is_another() -> None:
+    for rounds in (1, 7, 100):
+        config = OptimizerConfig(lr=0.032, schedule="cosine")
+        for t in range(rounds + 1):
+            assert round_learning_rate(config, t, rounds) == 0.032 / 2 * (1 + math.cos(math.pi * (t - 1) / rounds))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_longer_cosine_alone_changes_the_rounds_after_the_warm_up(schedule: Any) -> None:
+    config = OptimizerConfig(lr=0.4, schedule=schedule, warmup=3)
+    short, long = ([round_learning_rate(config, t, rounds) for t in range(1, 7)] for rounds in (6, 12))
+    assert short[:4] == long[:4]
+    assert (short[4:] == long[4:]) == (schedule == "constant")
+
+
+def test_clients_train_by_it_and_a_service_at_the_full_rate_does_not() -> None:
+    config = tiny("fedca", train__rounds=4, train__optimizer={"lr": 0.4, "warmup": 2})
+    worker = Worker(config, load_federation(config))
+    client = EncoderClient[Any](worker, 0, 1, "train", {})
+    assert client.learning_rate == 0.2
+    assert client.optimizer(list(client.network.parameters())).param_groups[0]["lr"] == 0.2
+    service = METHODS["fedca"].service
+    assert service is not None
+    assert service(worker, 0, 0, "align", {}).learning_rate == 0.4
+
+
+@pytest.mark.parametrize(("warmup", "rounds"), [(3, 3), (4, 3), (1, 1)])
+def test_a_warm_up_that_leaves_no_round_is_refused_in_one_line(warmup: int, rounds: int) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        tiny("fedsimclr", train__rounds=rounds, train__optimizer__warmup=warmup)
+    assert str(refusal.value) == f"train.optimizer.warmup: found {warmup}; allowed: below train.rounds={rounds}"
+    assert tiny("fedsimclr", train__rounds=warmup + 1, train__optimizer__warmup=warmup).train.rounds == warmup + 1
+
+
+@pytest.mark.parametrize("found", [-1, 1.5, None])
+def test_a_warm_up_is_a_whole_number_of_rounds(found: object) -> None:
+    with pytest.raises(ConfigError, match=r"^train\.optimizer\.warmup: found "):
+        tiny("fedsimclr", train__optimizer__warmup=found)
+
+
+LARS = {"name": "lars", "lr": 0.3, "trust_coefficient": 0.02, "weight_decay": 1e-4, "warmup": 2}
+
+
+def rates(folder: Path, rounds: int) -> list[float]:
+    """The learning rates that a run's metrics have."""
+    values = measured(folder)
+    return [values[t, None, "train/lr"] for t in range(1, rounds + 1)]
+
+
+def test_a_run_in_its_warm_up_is_extended_to_the_bits_of_the_longer_one(tmp_path: Path) -> None:
+    long, short = (tiny("fedsimclr", train__rounds=rounds, train__optimizer=LARS) for rounds in (4, 3))
+    run_locally(long, tmp_path / "long")
+    run_locally(short, tmp_path / "short")
+    run_locally(long, tmp_path / "short", resume=True)
+    assert encoders(tmp_path / "short") == encoders(tmp_path / "long")
+    assert measured(tmp_path / "short") == measured(tmp_path / "long")
+    assert rates(tmp_path / "long", 4) == pytest.approx([0.15, 0.3, 0.3, 0.3])
+
+
+def test_fedbuff_goes_by_the_version_that_a_client_started_from(tmp_path: Path) -> None:
+    """Clients of 10 and 25 seconds, an update at every reply: the third one's client started from the first model."""
+    pq.write_table(pa.table({"client": [0, 1], "latency_s": [10.0, 25.0]}), tmp_path / "d.parquet")
+    config = tiny(
+        "fedsimclr", train__rounds=3, train__optimizer={"lr": 0.4, "warmup": 2}, evaluation__protocols=[],
+        clients__count=2, system={"devices": str(tmp_path / "d.parquet")}, server__schedule="fedbuff",
+        server__buffer=1,
+    )  # fmt: skip
+    run_locally(config, tmp_path / "run")
+    assert rates(tmp_path / "run", 3) == pytest.approx([0.2, 0.4, 0.2])
