@@ -38,6 +38,7 @@ from rayfed_ssl.federated.messages import (
     ClientError,
     Diverged,
     Each,
+    Start,
     State,
     Task,
 )
@@ -144,8 +145,9 @@ class RayCohort(Cohort):
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
         size = min(max(1, math.ceil(len(clients) / (4 * len(self._pool.slots)))), LONGEST_CHUNK)
+        make = partial(self._request, own)
         if averaging is None:
-            for chunk in self._replies(task, deque((c,) for c in clients), own, None, None, size):
+            for chunk in self._replies(task, deque((c,) for c in clients), make, None, None, size):
                 if chunk.results:
                     self._paces[task.operation] = Pace.of(chunk)
                 yield chunk
@@ -155,13 +157,23 @@ class RayCohort(Cohort):
         todo: deque[Group | Request] = deque(self._groups(clients, size))
         while todo:
             with Sums(self._pool, self.config.resources.client_timeout_s) as sums:
-                for chunk in self._replies(task, todo, own, averaging, sums):
+                for chunk in self._replies(task, todo, make, averaging, sums):
                     if chunk.results:
                         self._paces[task.operation] = Pace.of(chunk)
                     yield chunk
                 total = sums.collect(partial(self._repeat, task, averaging, sums))
             self.sum_bytes += sums.read_bytes
             yield Chunk(total=total)
+
+    def _run_server(self, task: Task, starts: Sequence[Start], own: Each) -> Iterator[Chunk]:
+        """The pieces have a call each, in the window of any exchange: on all actors at a time."""
+        numbers = iter(range(len(starts)))
+
+        def make(group: Group) -> Request:
+            k = next(numbers)
+            return Request(group, (own(k),), (None,), start=starts[k])
+
+        return self._replies(task, deque((SERVER,) for _ in starts), make, None, None)
 
     def _groups(self, clients: Sequence[int], size: int) -> Iterator[Group]:
         """The clients in groups of ``size``, a call each; one of ``_crashed_clients`` has a call of its own."""
@@ -173,7 +185,7 @@ class RayCohort(Cohort):
         self,
         task: Task,
         todo: deque[Group | Request],
-        own: Each,
+        make: Callable[[Group], Request],
         averaging: Averaging | None,
         sums: Sums | None,
         together: int = 1,
@@ -182,6 +194,7 @@ class RayCohort(Cohort):
 
         Args:
             todo: what to ask. What is asked is taken out of it.
+            make: makes the request to a group when it is sent.
             together: how many clients may share a call where it is known that they are quick.
         """
         hand_over = len(todo) <= len(self._pool.slots)  # each actor has one call, which returns its running sum, too
@@ -201,7 +214,7 @@ class RayCohort(Cohort):
                     if isinstance(item := window.next_to_send(), Request):
                         request = item
                     else:
-                        request = self._request(self._joined(task, item, todo, together), own)
+                        request = make(self._joined(task, item, todo, together))
                     call = self._call(task, request, averaging, sums, hand_over and not request.suspect)
                     self._pool.submit(call)
                     window.sent(request, call)
@@ -221,9 +234,9 @@ class RayCohort(Cohort):
             group += after
         return group
 
-    def _request(self, group: Group, own: Each) -> Request:
+    def _request(self, own: Each, group: Group) -> Request:
         """A request to a group, whose own fields are made and booked now."""
-        states = tuple(None if client == SERVER else self._states.latest(client) for client in group)
+        states = tuple(self._states.latest(client) for client in group)
         return Request(group, tuple(own(client) for client in group), states)
 
     def _repeat(self, task: Task, averaging: Averaging, sums: Sums, lost: Sequence[Request]) -> None:
@@ -232,7 +245,7 @@ class RayCohort(Cohort):
         Raises:
             ClientError: a client that replied before fails now.
         """
-        for chunk in self._replies(task, deque(lost), lambda _: {}, averaging, sums):
+        for chunk in self._replies(task, deque(lost), partial(self._request, lambda _: {}), averaging, sums):
             for error in chunk.errors:
                 raise error
 
@@ -245,6 +258,7 @@ class RayCohort(Cohort):
         hands_over = hands_over and sums is not None
         tag = None if sums is None else sums.register(request)
         state_return = self._state_return(group)
+        starts = task.starts if request.start is None else {SERVER: request.start}
         omits = averaging is None and group != (SERVER,) and self._replies_large(task.operation)
         work = Work(
             task.operation,
@@ -253,7 +267,7 @@ class RayCohort(Cohort):
             group,
             own=tuple(arguments.own(fields) for fields in request.fields),
             averaging=averaging.of(group) if averaging else None,
-            starts={client: task.starts[client] for client in group if client in task.starts},
+            starts={client: starts[client] for client in group if client in starts},
             compare_clients=task.compare_clients.intersection(group),
             states=tuple(arguments.state(kept) for kept in request.states),
             state_return=state_return,

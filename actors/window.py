@@ -9,6 +9,7 @@ from typing import Any
 
 from actors.pool import Call
 from actors.states import StateRef
+from rayfed_ssl.federated.messages import Start
 
 Group = tuple[int, ...]  # the clients of one call
 
@@ -23,6 +24,7 @@ class Request:
     replied: Group = ()
     repeated: bool = False  # these clients have replied already, and the sum that held it is lost
     suspect: bool = False  # its client shared a call that came to nothing
+    start: Start | None = None  # where a piece of server work stands; None: the task says where its clients' work does
 
     def suspects(self) -> Iterator[Request]:
         """A request for each client by itself, in order."""

@@ -3,8 +3,9 @@
 An exchange begins when the server asks, and takes each client ``latency + bytes down / bandwidth + images * seconds per
 image + bytes up / bandwidth``: the images it reads, the bytes the ledger books. It closes with the last reply that is
 wanted, at the deadline, or when everybody who can reply has. A round is the sum of its exchanges, each with a barrier,
-and of the server's own work (``Cohort.serve``): the images it reads, times seconds per image of its own. Server work
-makes no reply late, so its time is added afterwards.
+and of the server's own work (``Cohort.serve``): the images it reads, times seconds per image of its own. The server is
+one machine, so the time of work in pieces (``Cohort.serve_all``) adds up. Server work makes no reply late, so its time
+is added afterwards.
 
 Who replies is decided before anybody trains: a client that would be too late, or lost in mid-round, gets its message
 booked and does no work here. So images and bytes have to be known beforehand (``workload``); what was predicted is

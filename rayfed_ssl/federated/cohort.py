@@ -7,16 +7,16 @@ function, so they give the same bits.
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.asked import AskedOperations
+from rayfed_ssl.federated.backend import Backend
 from rayfed_ssl.federated.clock import Clock, Exchange
 from rayfed_ssl.federated.failure_policy import FailurePolicy
 from rayfed_ssl.federated.federation import Federation
@@ -34,19 +34,18 @@ from rayfed_ssl.federated.messages import (
     Reply,
     RoundVoid,
     Start,
-    State,
     Task,
     qualified,
     take_qualified,
 )
 from rayfed_ssl.federated.plugin import ServerPlugin
-from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.settings.run import RunSettings
 
+Piece = TypeVar("Piece", bound=Hashable)
 ADDED = ("images", "seconds")  # measurements of operations that are summed over a round
 
 
-class Cohort(abc.ABC):
+class Cohort(Backend):
     """The clients of the current round and the verbs a server has for them."""
 
     def __init__(self, config: RunSettings, federation: Federation, ledger: Ledger) -> None:
@@ -66,11 +65,6 @@ class Cohort(abc.ABC):
         self.clock: Clock | None = None  # decides who replies in time, where clients are unequal or unreliable
         self.exchange: Exchange | None = None
         self._asked_for = AskedOperations(config.method.name)
-
-    @property
-    @abc.abstractmethod
-    def device(self) -> str:
-        """What clients train on: ``cpu``, or the names of the GPUs."""
 
     @property
     def shares(self) -> np.ndarray:
@@ -230,15 +224,43 @@ class Cohort(abc.ABC):
         Raises:
             ClientError: the work failed.
         """
-        task = Task(operation, self.round, message, {SERVER: Start(self.round, call)})
-        for chunk in self._run(task, (SERVER,), lambda _: {}, None):
-            if chunk.errors:
-                raise chunk.errors[0]
-            self._note(result := chunk.results[0])
-            if self.clock is not None:
-                self.clock.served(result.images)
-            return Reply(SERVER, Fields(result.reply))
-        raise AssertionError("no reply to server work")
+        (chunk,) = self._run_server(Task(operation, self.round, message), [Start(self.round, call)], lambda _: {})
+        for error in chunk.errors:
+            raise error
+        return self._served(chunk)
+
+    def serve_all(
+        self,
+        operation: str,
+        pieces: Iterable[Piece],
+        each: Callable[[Piece], Mapping[str, Any]],
+        *,
+        call: Callable[[Piece], int] | None = None,
+        **message: Any,
+    ) -> dict[Piece, Reply]:
+        """As :meth:`serve`, for pieces of work none of which needs another's reply. They run side by side where clients
+        do, with the same results. Virtual time adds up over the pieces, since the server is one machine.
+
+        Args:
+            pieces: the name of each piece, such as a client's number; no two are the same.
+            each: piece -> the fields for it alone, beside the common ``message``; called when it is sent, in order.
+            call: piece -> its ``call``; by default its place in ``pieces``. Pieces of one number draw the same numbers.
+        Returns:
+            piece -> its reply, in the order of ``pieces``.
+        Raises:
+            ClientError: the work failed; the text names the piece, the first of those that failed.
+            ValueError: two pieces have the same name.
+        """
+        names, replies = tuple(pieces), dict[Piece, Reply]()
+        if len(set(names)) < len(names):
+            raise ValueError(f"server work '{operation}': found the pieces {names!r}; no two may be the same")
+        starts = [Start(self.round, k if call is None else call(name)) for k, name in enumerate(names)]
+        chunks = self._run_server(Task(operation, self.round, message), starts, lambda k: each(names[k]))
+        for name, chunk in zip(names, chunks, strict=True):
+            for error in chunk.errors:
+                raise error.of_piece(name)
+            replies[name] = self._served(chunk)
+        return replies
 
     def conclude(self, operation: str, clients: Sequence[int]) -> None:
         """Have clients do something by themselves after the last round. Nothing crosses, so it is no exchange: nobody
@@ -358,6 +380,14 @@ class Cohort(abc.ABC):
                     plugin.collect(self.round, result.client, Fields(take_qualified(name, reply)))
             yield Reply(result.client, Fields(reply))
 
+    def _served(self, chunk: Chunk) -> Reply:
+        """The reply of server work that succeeded; its measurements are noted, and its time passes."""
+        (result,) = chunk.results
+        self._note(result)
+        if self.clock is not None:
+            self.clock.served(result.images)
+        return Reply(SERVER, Fields(result.reply))
+
     def _note(self, result: OperationResult) -> None:
         """A client's, or the server's, newest measurements; what adds up, over all it was asked in this round."""
         if result.compared_features:
@@ -365,36 +395,3 @@ class Cohort(abc.ABC):
         known = self.metrics.setdefault(result.client, {})
         sums = {name: known.get(name, 0.0) + result.metrics[name] for name in ADDED if name in result.metrics}
         known |= result.metrics | sums
-
-    # -- where the work runs -------------------------------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
-        """Chunks of replies, in client order; new states are kept pending until :meth:`commit`."""
-
-    @abc.abstractmethod
-    def _publish(self, name: str, value: Any) -> None:
-        """Put a published value where operations find it, as ``ProcessContext.published``."""
-
-    @abc.abstractmethod
-    def commit(self) -> None:
-        """Make the pending states the clients' states."""
-
-    @abc.abstractmethod
-    def states(self, clients: Iterable[int] | None = None) -> Iterator[tuple[int, State]]:
-        """The committed states, one at a time, for a checkpoint or an export."""
-
-    @abc.abstractmethod
-    def restore(self, states: Iterable[tuple[int, State]]) -> None:
-        """Take a checkpoint's states in place of the committed ones."""
-
-    @abc.abstractmethod
-    def evaluate(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
-        """Start evaluating these encoders as they are now, beside what follows."""
-
-    @abc.abstractmethod
-    def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
-        """(round, client, protocol -> value) of the evaluations finished since the last call; ``wait``: of all."""
-
-    def close(self) -> None:  # noqa: B027 - most cohorts hold nothing
-        """Give back what the cohort holds."""

@@ -30,6 +30,11 @@ def take_qualified(plugin: str, message: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(prefix): message.pop(name) for name in list(message) if name.startswith(prefix)}
 
 
+def server_work(piece: str = "") -> str:
+    """Server work in the text of an error, with its piece where there are several."""
+    return f"server work for piece {piece}" if piece else "server work"
+
+
 @dataclass(frozen=True)
 class OperationResult:
     """What one operation gives back. ``reply`` would cross the wire. ``metrics``, ``images`` (how many source images
@@ -46,13 +51,18 @@ class OperationResult:
 
 class ClientError(RuntimeError):
     """A client's operation failed. The text names client, round, operation and place, and carries the original
-    traceback.
+    traceback. ``piece`` names one of several pieces of server work.
     """
 
-    def __init__(self, client: int, round: int, operation: str, where: str, trace: str) -> None:
-        who = "server work" if client == SERVER else f"client {client}"
+    def __init__(self, client: int, round: int, operation: str, where: str, trace: str, piece: str = "") -> None:
+        who = server_work(piece) if client == SERVER else f"client {client}"
         super().__init__(f"{who} failed in round {round}, operation '{operation}', {where}\n{trace}")
         self.client, self.round, self.operation, self.where, self.trace = client, round, operation, where, trace
+        self.piece = piece
+
+    def of_piece(self, piece: object) -> ClientError:
+        """The same failure, which is known to be of this piece of server work."""
+        return ClientError(self.client, self.round, self.operation, self.where, self.trace, str(piece))
 
     @property
     def reason(self) -> str:
@@ -60,7 +70,8 @@ class ClientError(RuntimeError):
         return last_line(self.trace)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ClientError, (self.client, self.round, self.operation, self.where, self.trace), self.__dict__
+        given = (self.client, self.round, self.operation, self.where, self.trace, self.piece)
+        return ClientError, given, self.__dict__
 
 
 class RoundVoid(Exception):
@@ -73,24 +84,30 @@ class Diverged(ClientError):
     The text is one line. ``largest`` is the largest finite magnitude found, NaN where there is none.
     """
 
-    def __init__(self, client: int, round: int, operation: str, where: str, trace: str, largest: float) -> None:
-        super().__init__(client, round, operation, where, trace)
-        who = f"client {client}" if client != SERVER else "the encoder" if operation == "evaluate" else "server work"
+    def __init__(
+        self, client: int, round: int, operation: str, where: str, trace: str, largest: float, piece: str = ""
+    ) -> None:
+        super().__init__(client, round, operation, where, trace, piece)
+        server = "the encoder" if operation == "evaluate" else server_work(piece)
+        who = f"client {client}" if client != SERVER else server
         self.args = (
             f"diverged in round {round}: {who}, {trace}; lower the learning rate (train.optimizer.lr) or the weight of "
             "the loss term",
         )
         self.largest = largest
 
+    def of_piece(self, piece: object) -> Diverged:
+        return Diverged(self.client, self.round, self.operation, self.where, self.trace, self.largest, str(piece))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Diverged, (self.client, self.round, self.operation, self.where, self.trace, self.largest)
+        return Diverged, (self.client, self.round, self.operation, self.where, self.trace, self.largest, self.piece)
 
 
 class Start(NamedTuple):
     """Where a client's work stands in the run: ``round`` and ``visit`` are part of the address of its randomness.
 
     ``visit``: how often the client was asked for the same in this round before, where it replies more than once. Of the
-    server's work it is the ``call`` of :meth:`Cohort.serve`.
+    server's work it is the ``call`` of :meth:`Cohort.serve` or :meth:`Cohort.serve_all`.
     """
 
     round: int

@@ -131,10 +131,10 @@ class MethodServer(Generic[Config]):
         return Traffic(down, sum(known)) if len(known) == len(works) else None
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """How many images the server's own work (``cohort.serve``) will read in round t, exactly, where these clients
-        are asked and nobody is lost; each once per pass, as clients' are counted. Round 0 is ``start``. None where that
-        is known only afterwards, or not written down. Only what is said before the first round, as by ``run --check``,
-        uses it; virtual time counts images as they are read.
+        """How many images the server's own work (``cohort.serve``, ``cohort.serve_all``) will read in round t, exactly,
+        where these clients are asked and nobody is lost; each once per pass, as clients' are counted. Round 0 is
+        ``start``. None where that is known only afterwards, or not written down. Only what is said before the first
+        round, as by ``run --check``, uses it; virtual time counts images as they are read.
         """
         return None
 

@@ -163,11 +163,13 @@ class Server(MethodServer[Config]):
         replies = cohort.gather("train", each=lambda client: {"weights": models[self.encoder(client)]})
         teachers = [(self.encoder(r.client), r.fields) for r in replies]
         agreed = cohort.serve("embed", teachers=teachers)["agreed"]
-        distilled: dict[str, Weights] = {}
-        for encoder in models:
-            start = self.start_of(encoder, replies)
-            distilled[encoder] = cohort.serve("distil", encoder=encoder, weights=start, agreed=agreed)["weights"]
-        self.state["models"] = distilled
+
+        def own(encoder: str) -> dict[str, Any]:
+            return {"encoder": encoder, "weights": self.start_of(encoder, replies)}
+
+        # One number for all: what an architecture draws has its name in its address (`Service.steps`).
+        distilled = cohort.serve_all("distil", models, own, call=lambda encoder: 0, agreed=agreed)
+        self.state["models"] = {encoder: reply["weights"] for encoder, reply in distilled.items()}
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
         """A pass over the public images for each teacher; then the steps of each architecture's distillation."""

@@ -237,12 +237,12 @@ class Server(MethodServer[Config]):
         state = dict(cohort.serve("distil", state=self.state["student"], teachers=list(teachers.values())).fields)
         self.state["student"] = state
 
-        def aligned(client: int) -> dict[str, Any]:
+        def own(client: int) -> dict[str, Any]:
             encoder, sent = teachers[client]
-            message = {"encoder": encoder, "sent": sent, "student": state["student"]}
-            return dict(cohort.serve("align", call=client, **message).fields)
+            return {"encoder": encoder, "sent": sent}
 
-        targets = {client: aligned(client) for client in teachers}
+        aligned = cohort.serve_all("align", teachers, own, call=lambda client: client, student=state["student"])
+        targets = {client: dict(reply.fields) for client, reply in aligned.items()}
         cohort.tell("adopt", clients=list(teachers), each=targets.__getitem__)
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:

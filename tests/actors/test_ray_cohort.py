@@ -28,7 +28,7 @@ import actors.store
 from actors.cohort import LONGEST_CHUNK, WINDOW, Pace, RayCohort
 from actors.failures import StateLost
 from actors.plan import reserve
-from actors.pool import CRASHES, Call, Pool
+from actors.pool import CRASHES, PER_ACTOR, Call, Pool
 from actors.shares import Plan
 from actors.store import INLINE_BYTES
 from actors.window import Request
@@ -89,6 +89,7 @@ class ExtendedWorker(Worker):
         return {"weights": np.full(3, 0.1 * client, np.float32)}
 
     def do_draw(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        time.sleep(message.get("seconds", 0.0))
         rows = np.arange(message.get("rows", 9000), dtype=np.float64) + client
         return {"rows": rows, "weights": Weights("a", rows[:9000].astype(np.float32), 9000), "few": np.ones(2) * client}
 
@@ -107,6 +108,12 @@ class ExtendedWorker(Worker):
         assert type(message["sent"][0]) is dict, "as in process"
         first = message["more"][0]["first"]
         return {"rows": message["sent"][0]["rows"] + (first["rows"] if len(message["sent"]) == 1 else 0)}
+
+    def do_meet(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
+        """Done once the other piece is at work, too."""
+        Path(message["mine"]).touch()
+        assert until(Path(message["others"]).exists, 120)
+        return {}
 
     def do_mixed(self, client: int, message: dict[str, Any], state: State) -> dict[str, Any]:
         return {"weights": Weights(f"layout {client % 2}", np.zeros(4, np.float32), 4)}
@@ -490,6 +497,69 @@ def test_server_work_runs_in_an_actor_and_keeps_no_state(made: Made) -> None:
     assert cohort.ledger.drain() == []
     with pytest.raises(ClientError, match="server work failed in round 1, operation 'fail'"):
         cohort.serve("fail", bad=[SERVER])
+
+
+def test_pieces_of_server_work_are_done_at_the_same_time(both: Pool, federation: Federation, tmp_path: Path) -> None:
+    """Each waits for the other, so one after the other neither would end."""
+    cohort = RayCohort(CONFIG, federation, Ledger(), both, keep=True, factory=ExtendedWorker)
+    cohort.begin_round(1, (0,))
+    files = {"left": str(tmp_path / "left"), "right": str(tmp_path / "right")}
+    other = {"left": "right", "right": "left"}
+    replies = cohort.serve_all("meet", files, lambda side: {"mine": files[side], "others": files[other[side]]})
+    assert list(replies) == ["left", "right"]
+    assert len({reply["pid"] for reply in replies.values()}) == 2
+    cohort.close()
+
+
+def test_pieces_of_server_work_are_sent_through_the_window_and_taken_in_order(made: Made, pool: Pool) -> None:
+    cohort, calls, ahead = made(), list[Call](), list[int]()
+    cohort.begin_round(1, (0,))
+    submit = pool.submit
+
+    def submitted(call: Call) -> None:
+        if call.method == "chunk":
+            calls.append(call)
+        submit(call)
+
+    def own(piece: int) -> dict[str, Any]:
+        ahead.append(sum(not call.done or call.value is not None for call in calls))  # whose replies are not taken yet
+        return {"rows": piece, "seconds": 0.5 if piece == 0 else 0.0}
+
+    with mock.patch.object(pool, "submit", submitted):
+        replies = cohort.serve_all("draw", range(20), own)
+    assert [reply["rows"].shape for reply in replies.values()] == [(piece,) for piece in range(20)]
+    assert len(calls) == len(ahead) == 20
+    assert PER_ACTOR * pool.plan.actors <= max(ahead) + 1 <= WINDOW * pool.plan.actors
+    cohort.end_round()
+    assert list(cohort.states()) == []
+    assert cohort.ledger.drain() == []
+
+
+def test_what_pieces_of_server_work_share_is_put_once(made: Made) -> None:
+    cohort = made()
+    cohort.begin_round(1, (0, 1))
+    replied, large = [reply.fields for reply in cohort.ask("draw")], np.ones(9000)
+    own = [({"first": {"rows": np.full(9000, piece)}},) for piece in range(3)]
+    with mock.patch.object(actors.store.ray, "put", wraps=actors.store.ray.put) as put:
+        found = cohort.serve_all("echo", range(3), lambda piece: {"more": own[piece]}, sent=[{"rows": large}])
+        assert [reply["rows"][0] for reply in found.values()] == [1.0, 2.0, 3.0]
+        assert put.call_count == 1 + 3
+        # Replies that are passed on lie in the store already.
+        shared = {"sent": [replied[1], {"rows": large}]}
+        found = cohort.serve_all("echo", range(3), lambda piece: {"more": ({"first": replied[0]},)}, **shared)
+        assert [reply["rows"][0] for reply in found.values()] == [1.0] * 3
+        assert put.call_count == 1 + 3 + 1
+        assert cohort.serve_all("echo", (), lambda piece: {}, **shared) == {}
+    assert cohort.replies.read_bytes == 0
+
+
+def test_the_piece_of_server_work_that_failed_is_named(made: Made) -> None:
+    cohort = made()
+    cohort.begin_round(3, (0,))
+    failing = {"north": [], "south": [SERVER], "west": [SERVER]}
+    with pytest.raises(ClientError, match=r"^server work for piece south failed in round 3, operation 'fail', actor"):
+        cohort.serve_all("fail", failing, lambda name: {"bad": failing[name]})
+    assert cohort.serve("fail", bad=[])["weights"].shape == (3,)  # nothing is left of it
 
 
 def test_what_is_common_is_put_once_a_round(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,10 +76,11 @@ class ExtendedWorker(Worker):
         elif operation == "big":
             kept["big"] = np.full(100_000, client, np.float64)
         else:
-            self.perish(str(client), **{key: message[key] for key in ("log", "victims", "times")})
+            who = message.get("who", client)  # a piece of server work
+            self.perish(str(who), **{key: message[key] for key in ("log", "victims", "times")})
             kept["seen"] = kept.get("seen", 0) + 1
             reply = {
-                "weights": np.full(3, 0.1 * client * kept["seen"], np.float32),
+                "weights": np.full(3, 0.1 * who * kept["seen"], np.float32),
                 "published": sorted(self.published),
             }
         return OperationResult(client, reply, {"seconds": 0.0} if operation == "linger" else {}), kept
@@ -167,6 +168,18 @@ def test_a_call_that_dies_is_repeated_with_the_same_result(
     assert len([line for line in said if "died; replaced" in line]) == 1
     attempts = [pid for who, pid in lines(tmp_path / "log-1") if who == "2"]
     assert len(attempts) == 3  # round 1, round 2, round 2 again
+
+
+def test_a_piece_of_server_work_that_dies_is_repeated_with_the_same_result(made: Made, tmp_path: Path) -> None:
+    cohort, log = made(), tmp_path / "log"
+    cohort.begin_round(1, (0,))
+    message: dict[str, Any] = {"log": str(log), "victims": [2], "times": 1}
+    replies = cohort.serve_all("work", range(1, 5), lambda who: {"who": who}, **message)
+    assert list(replies) == [1, 2, 3, 4]
+    for who, reply in replies.items():
+        np.testing.assert_array_equal(reply["weights"], np.full(3, 0.1 * who, np.float32))
+    assert cohort.replaced == 1
+    assert [who for who, _ in lines(log)].count("2") == 2
 
 
 def test_an_actor_killed_from_outside_in_real_training_changes_no_bit(

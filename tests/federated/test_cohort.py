@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rayfed_ssl.federated.aggregation import NonFinite
 from rayfed_ssl.federated.asked import AskedOperations
-from rayfed_ssl.federated.messages import SERVER, ClientError, RoundVoid, Start
+from rayfed_ssl.federated.clock import Clock
+from rayfed_ssl.federated.messages import SERVER, ClientError, OperationResult, RoundVoid, Start
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.timing import make_clock
@@ -193,6 +198,98 @@ def test_what_was_begun_is_read_and_a_round_that_comes_to_nothing_need_not_be() 
     with pytest.raises(RoundVoid, match="nobody replied"):
         cohort.mean("train", weights=server.weights)
     cohort.end_round()
+
+
+class Served(Worker):
+    """A worker whose server work says what it was given, and fails where it is told to."""
+
+    def execute(
+        self, operation: str, client: int, round: int, message: Mapping[str, Any], state: Any, visit: int = 0
+    ) -> tuple[OperationResult, Any]:
+        if message.get("why") == "nan":
+            raise NonFinite("operation 'work' replied with NaN or infinity in 'rows'", np.array([2.0, np.nan]))
+        if "why" in message:
+            raise ValueError(message["why"])
+        given = {"client": client, "round": round, "visit": visit, **message}
+        metrics = {"seconds": 0.5, "loss": float(message["own"])}
+        return OperationResult(client, given, metrics, images=message["own"]), {"kept": 1}
+
+
+def serving(system: dict[str, float] | None = None) -> tuple[LocalCohort, Clock | None]:
+    config = config_of("fedsimclr", **({} if system is None else {"system": system}))
+    server, cohort = started(config)
+    cohort.worker = Served(config, cohort.federation)
+    cohort.attach({}, clock := make_clock(config, cohort.federation, server, {}))
+    cohort.begin_round(3, (0, 1))
+    return cohort, clock
+
+
+def test_pieces_of_server_work_have_fields_and_numbers_of_their_own() -> None:
+    cohort, clock = serving({"server_seconds_per_image": 0.25})
+    assert clock is not None
+    pieces = {"north": 7, "south": 1, "west": 4}
+    found = cohort.serve_all("work", pieces, lambda name: {"own": pieces[name]}, shared="common")
+    assert list(found) == list(pieces)
+    assert [dict(reply.fields) for reply in found.values()] == [
+        {"client": SERVER, "round": 3, "visit": visit, "own": own, "shared": "common"}
+        for visit, own in enumerate(pieces.values())
+    ]
+    assert cohort.metrics == {SERVER: {"seconds": 1.5, "loss": 4.0}}  # sums, and what the last one measured
+    assert clock.now == clock.server_s == 0.25 * (7 + 1 + 4)  # one machine does one after the other
+    numbered = cohort.serve_all("work", pieces, lambda name: {"own": 0}, call=pieces.__getitem__)
+    assert [reply["visit"] for reply in numbered.values()] == [7, 1, 4]
+    assert cohort.serve("work", own=0, call=5)["visit"] == 5
+    cohort.end_round()
+    assert dict(cohort.states()) == {}
+    assert rows(cohort) == []
+
+
+def test_a_piece_of_server_work_is_made_when_it_is_its_turn() -> None:
+    cohort, _ = serving()
+    order: list[tuple[str, int]] = []
+    execute = cohort.worker.execute
+
+    def noted(operation: str, client: int, round: int, message: Any, *rest: Any) -> Any:
+        order.append(("done", message["own"]))
+        return execute(operation, client, round, message, *rest)
+
+    def own(piece: int) -> dict[str, int]:
+        order.append(("made", piece))
+        return {"own": piece}
+
+    cohort.worker.execute = noted  # type: ignore[method-assign, assignment]
+    cohort.serve_all("work", (4, 2), own)
+    assert order == [("made", 4), ("done", 4), ("made", 2), ("done", 2)]
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("spilt milk", r"^server work for piece 2 failed in round 3, operation 'work', in this process\n(?s:.*) milk"),
+        ("nan", r"^diverged in round 3: server work for piece 2, operation 'work' replied with NaN or infinity"),
+    ],
+)
+def test_the_first_piece_of_server_work_that_fails_is_named(why: str, said: str) -> None:
+    cohort, _ = serving()
+    made: list[int] = []
+
+    def own(piece: int) -> dict[str, Any]:
+        made.append(piece)
+        return {"own": 1} if piece == 8 else {"why": why}
+
+    with pytest.raises(ClientError, match=said) as caught:
+        cohort.serve_all("work", (8, 2, 5), own)
+    assert made == [8, 2]
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy), copy.piece) == (type(caught.value), str(caught.value), "2")
+    with pytest.raises(ClientError, match=r"^(server work failed in|diverged in round 3: server work, operation)"):
+        cohort.serve("work", why=why)
+
+
+def test_pieces_of_one_name_are_refused() -> None:
+    cohort, _ = serving()
+    with pytest.raises(ValueError, match=r"server work 'work': found the pieces \(1, 2, 1\); no two may be the same"):
+        cohort.serve_all("work", (1, 2, 1), lambda piece: {"own": piece})
 
 
 @pytest.mark.parametrize("method", ["fedmkd", "fedsc"])

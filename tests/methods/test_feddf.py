@@ -125,6 +125,27 @@ def test_every_architecture_learns_each_round_and_distilling_brings_it_nearer() 
     assert [s.client for s in server.evaluated_encoders()] == [0, 1, 2]
 
 
+def test_an_architecture_is_distilled_as_if_it_were_the_only_one() -> None:
+    """From its own mean towards the ensemble of all, with random numbers that no other architecture changes."""
+    settings = config(clients__encoders=["small_cnn", "small_cnn_bn", "small_cnn"])
+    (server, cohort), (before, _), context = started(settings), started(settings), worker(settings)
+    assert isinstance(server, feddf.Server)
+    assert isinstance(before, feddf.Server)
+    cohort.begin_round(1, (0, 1, 2))
+    server.round(1, cohort)
+    replies = [
+        Reply(c, context.execute("train", c, 1, {"weights": before.models[before.encoder(c)]}, None)[0].reply)
+        for c in (0, 1, 2)
+    ]
+    teachers = [(before.encoder(reply.client), reply.fields) for reply in replies]
+    agreed = context.execute("embed", SERVER, 1, {"teachers": teachers}, None)[0].reply["agreed"]
+    assert list(server.models) == ["small_cnn", "small_cnn_bn"]
+    for encoder in ("small_cnn_bn", "small_cnn"):
+        message = {"encoder": encoder, "weights": before.start_of(encoder, replies), "agreed": agreed}
+        alone = context.execute("distil", SERVER, 1, message, None)[0].reply["weights"]
+        np.testing.assert_array_equal(server.models[encoder].vector, alone.vector)
+
+
 def test_one_architecture_has_one_global_model() -> None:
     server, _ = played(config(train__rounds=1))
     (encoder,) = server.evaluated_encoders()

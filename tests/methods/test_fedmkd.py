@@ -169,12 +169,12 @@ def test_each_clients_alignment_has_randomness_of_its_own() -> None:
 
 def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
     server, cohort = started(config())
-    cohort.begin_round(1, (0, 1))
+    cohort.begin_round(1, (0, 2))
     server.round(1, cohort)
     cohort.end_round()
     states = dict(cohort.states())
     context = worker(config())
-    for number in (0, 1):
+    for number in (0, 2):
         reply = context.execute("train", number, 1, {}, None)[0].reply
         np.testing.assert_array_equal(states[number]["model"].vector, reply["weights"].vector)
         message = {"encoder": MIXED[number], "sent": reply, "student": server.state["student"]["student"]}
@@ -184,7 +184,7 @@ def test_a_client_keeps_what_it_trained_and_takes_the_servers_target() -> None:
         _, state = context.execute("train", number, 2, {}, states[number])
         _, other = context.execute("train", number, 2, {}, {"model": states[number]["model"]})
         assert moved(state["model"], other["model"]) > 0
-    assert 2 not in states or "target" not in states[2]
+    assert 1 not in states or "target" not in states[1]
 
 
 def test_the_student_is_global_beside_the_clients_own() -> None:
