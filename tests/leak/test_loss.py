@@ -19,6 +19,7 @@ from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, FALL, LOSS, UNTRAINED, Audi
 from rayfed_ssl.leak.loss import losses
 from rayfed_ssl.leak.replay import RecordedExchange, replayed
 from rayfed_ssl.leak.run import leak
+from rayfed_ssl.models import HeadConfig, ModelConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step
 from rayfed_ssl.objectives.simclr import SimCLR
@@ -141,7 +142,7 @@ class Marked(Objective):
 
 
 class Bare:
-    projection_dim = 2
+    config = ModelConfig(projector=HeadConfig(dim=2))
 
 
 def test_each_batch_has_its_image_first_its_label_and_a_fresh_memory() -> None:
@@ -200,6 +201,19 @@ def test_methods_that_send_weights_with_heads_have_a_loss(method: str, score: bo
     assert {one.field for one in found.findings if one.score == LOSS} == ({UNTRAINED, "weights"} if score else set())
     assert {one.field for one in found.findings if one.score == FALL} == ({"weights"} if score else set())
     assert all(np.isfinite(one.found.auc) for one in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("objective", "fields"),
+    [({"name": "nnclr", "queue": 48}, ["weights"]), ({"name": "dino", "target": "averaged"}, ["target", "weights"])],
+)
+def test_objectives_with_memories_are_audited(objective: dict[str, Any], fields: list[str], tmp_path: Path) -> None:
+    """A teacher is what no client trains, so it has no loss; its features are looked at."""
+    changes = {"objective": objective, "train__rounds": 1, "data__limit": 260, "data__image_size": 8}
+    found = leak(finished(tmp_path / "run", "fedavg", **changes), images=24).findings
+    assert {one.field for one in found if one.score == AGREEMENT} == {UNTRAINED, *fields}
+    assert {one.field for one in found if one.score == LOSS} == {UNTRAINED, "weights"}
+    assert all(np.isfinite(one.found.auc) for one in found)
 
 
 def test_weights_without_the_objectives_heads_have_no_loss_and_so_no_fall(tmp_path: Path) -> None:
