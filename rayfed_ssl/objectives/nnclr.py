@@ -58,8 +58,10 @@ class NNCLRConfig(ObjectiveConfig):
     """Projections of earlier batches among which neighbours are looked for (the paper: 98304 of ImageNet). One as large
     as a client's shard holds an earlier view of every image, which is its own nearest neighbour.
     """
-    keep_queue: bool = False
-    """Whether a client keeps its queue from its last round; else it starts with random unit vectors."""
+    keep_queue: bool = True
+    """Whether a client keeps its queue from its last round; else each round starts with random unit vectors, and its
+    first step's neighbours are noise.
+    """
 
 
 @dataclass(frozen=True)

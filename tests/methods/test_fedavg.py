@@ -146,7 +146,7 @@ def test_a_name_is_fedavg_over_its_objective(method: str, tmp_path: Path) -> Non
         tiny_run(method, {"objective.name": "barlow"})
 
 
-@pytest.mark.parametrize("objective", ["barlow", "vicreg", "swav", "align_uniform", "nnclr"])
+@pytest.mark.parametrize("objective", ["barlow", "vicreg", "swav", "align_uniform"])
 def test_further_objectives_train(objective: str) -> None:
     config = tiny("fedavg", objective={"name": objective}, model__prototypes=12, data__limit=120, train__local_steps=2)
     worker = Worker(config, load_federation(config))

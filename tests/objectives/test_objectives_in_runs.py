@@ -26,7 +26,7 @@ NEW: dict[str, dict[str, Any]] = {
     "moco kept": {"name": "moco", "queue": 48, "keep_queue": True, "target": "local"},
     "swav": {"name": "swav", "freeze_rounds": 1},
     "swav queued": {"name": "swav", "queue": 24, "keep_queue": True},
-    "nnclr": {"name": "nnclr", "queue": 48},
+    "nnclr": {"name": "nnclr", "queue": 48, "keep_queue": False},
     "nnclr kept": {"name": "nnclr", "queue": 48, "keep_queue": True},
     "dino": {"name": "dino", "target": "reset", "keep_center": False},
     "dino kept": {"name": "dino", "target": "local", "keep_center": True},
