@@ -155,6 +155,38 @@ def swav(s_a: ArrayLike, s_b: ArrayLike, temperature: float, epsilon: float, ite
     return _mean(losses)
 
 
+def nnclr(
+    z_a: ArrayLike, z_b: ArrayLike, p_a: ArrayLike, p_b: ArrayLike, queue: ArrayLike, temperature: float
+) -> float:
+    """Dwibedi et al. 2021, Algorithm 1: a view's neighbour in the queue, by distance, and the other's predictions."""
+    losses = []
+    for z, p in ((z_a, p_b), (z_b, p_a)):
+        for i, query in enumerate(_unit(z)):
+            distances = [float((query - row) @ (query - row)) for row in _unit(queue)]
+            neighbour = np.asarray(queue, float)[distances.index(min(distances))]
+            scores = [math.exp(cosine(neighbour, other) / temperature) for other in np.asarray(p, float)]
+            losses.append(-math.log(scores[i] / sum(scores)))
+    return _mean(losses)
+
+
+def dino(
+    students: tuple[ArrayLike, ArrayLike],
+    teachers: tuple[ArrayLike, ArrayLike],
+    center: ArrayLike,
+    temperature: float,
+    teacher_temperature: float,
+) -> float:
+    """Caron et al. 2021, Algorithm 1: H(t_1, s_2) / 2 + H(t_2, s_1) / 2 of scores (B, K)."""
+    losses = []
+    for teacher, student in ((teachers[0], students[1]), (teachers[1], students[0])):
+        for t, s in zip(np.asarray(teacher, float), np.asarray(student, float), strict=True):
+            sharp = [math.exp((v - c) / teacher_temperature) for v, c in zip(t, np.asarray(center, float), strict=True)]
+            total = sum(math.exp(v / temperature) for v in s)
+            log_p = [float(v) / temperature - math.log(total) for v in s]
+            losses.append(-sum(p / sum(sharp) * q for p, q in zip(sharp, log_p, strict=True)))
+    return _mean(losses)
+
+
 def align_uniform(z_a: ArrayLike, z_b: ArrayLike, weight: float, t: float) -> float:
     """Wang and Isola 2020: squared distance of positives, log of the mean potential over pairs i < j."""
     a, b = _unit(z_a), _unit(z_b)

@@ -6,7 +6,7 @@ An instance lives for one operation. What must survive it is put into ``state``;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -22,8 +22,8 @@ from rayfed_ssl.federated.messages import State, qualified, take_qualified
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.steps import TrainStep, backward
 from rayfed_ssl.federated.workload import local_batches
-from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Memory, Step
+from rayfed_ssl.models.network import Network, in_order
+from rayfed_ssl.objectives.base import Batch, Memory, Objective, Step
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -118,7 +118,7 @@ class EncoderClient(Generic[Config]):
 
     @property
     def target(self) -> Network | None:
-        """The momentum target network (encoder and projector), where the objective has one."""
+        """The momentum target network (encoder and ``Objective.target_heads``), where the objective has one."""
         return None if self.config.objective.momentum_target is None else self.context.network(self.encoder, "target")
 
     @property
@@ -129,7 +129,8 @@ class EncoderClient(Generic[Config]):
         if self._memory is None and self.objective.memory:
             own = self.state.get("memory") if self.objective.keeps_memory else None
             if own is None:
-                tensors = self.objective.remember(self.network.projection_dim, self.generator("memory"))
+                dim = self.objective.memory_dim(self.network.config)
+                tensors = self.objective.remember(dim, self.generator("memory"))
             else:
                 tensors = {name: torch.tensor(values, device=self.context.device) for name, values in own.items()}
             self._memory = Memory(self.round, tensors)
@@ -172,7 +173,7 @@ class EncoderClient(Generic[Config]):
         unpack(weights, self.network)
         if self.target is not None:
             own = self.state.get("target") if self.config.keeps_target else target
-            unpack(pack(*target_modules(self.network)) if own is None else own, *target_modules(self.target))
+            unpack(pack(*self._followed(self.network)) if own is None else own, *self._followed(self.target))
 
     def load_own(self) -> None:
         """Take this client's own model and target: those of its last round, or the initial values."""
@@ -193,8 +194,12 @@ class EncoderClient(Generic[Config]):
         found = {"weights": self.weights}
         if self.config.averages_target:
             assert self.target is not None
-            found["target"] = pack(*target_modules(self.target))
+            found["target"] = pack(*self._followed(self.target))
         return found
+
+    def _followed(self, network: Network) -> list[nn.Module]:
+        """The parts of a network that the objective's momentum target has, too."""
+        return target_modules(network, self.objective.target_heads)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -295,7 +300,7 @@ class EncoderClient(Generic[Config]):
     def _keep_objectives_state(self) -> None:
         """Keep the momentum target and the objective's memory for the next round, where they last."""
         if self.target is not None and self.config.keeps_target:
-            self.state["target"] = pack(*target_modules(self.target))
+            self.state["target"] = pack(*self._followed(self.target))
         if self._memory is not None and self.objective.keeps_memory:
             self.state["memory"] = {name: tensor.cpu().numpy() for name, tensor in self._memory.tensors.items()}
 
@@ -383,6 +388,7 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | N
     optimizer.step()
 
 
-def target_modules(network: Network) -> list[nn.Module]:
-    """The parts a momentum target follows: encoder, projector and calibration, not the predictor."""
-    return [part for part in (network.encoder, network.projector, network.calibration) if part is not None]
+def target_modules(network: Network, heads: Set[str] = Objective.target_heads) -> list[nn.Module]:
+    """What a momentum target follows: encoder and those ``heads`` that there are; calibration comes with projector."""
+    named = in_order({*heads, "calibration"} if "projector" in heads else heads)
+    return [network.encoder, *(part for part in (getattr(network, name) for name in named) if part is not None)]

@@ -78,11 +78,13 @@ class ProcessContext:
 
     def network(self, encoder: str, role: str = "online", classes: int | None = None) -> Network:
         """The module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches:
-        a momentum "target" (without predictor), or the one that is "evaluated".
+        a momentum "target" (without predictor, unless that is one of ``Objective.target_heads``), or the one that is
+        "evaluated".
         """
         key = (encoder, role, classes)
         if key not in self._networks:
-            network = self._initial.network(encoder, classes, without={"predictor"} if role == "target" else set())
+            without = {"predictor"} - self.objective.target_heads if role == "target" else set()
+            network = self._initial.network(encoder, classes, without=without)
             network.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
             network.requires_grad_(role == "online")
             flatten(network)

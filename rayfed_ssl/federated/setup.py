@@ -12,6 +12,7 @@ from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import WireSize
+from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.run import RunSettings
 
 
@@ -35,7 +36,8 @@ class Setup:
     def target_size(self, encoder: str) -> WireSize:
         """What follows a network of an architecture as momentum target (``client.target_modules``), as it crosses."""
         network = InitialWeights(self.config, self.federation).network
-        return self._size("target", encoder, lambda name: pack(*target_modules(network(name))))
+        heads = build_objective(self.config.objective).target_heads
+        return self._size("target", encoder, lambda name: pack(*target_modules(network(name), heads)))
 
     def _size(self, what: str, encoder: str, made: Callable[[str], Weights]) -> WireSize:
         """The size of an architecture's values, which are made once for it and not kept."""

@@ -302,9 +302,9 @@ class Audit:
         return found
 
     def _network(self, weights: Weights) -> Network:
-        """With these weights: a client's, or its momentum target's, which has no other heads."""
+        """With these weights: a client's, or its momentum target's, which has no other heads than ``target_heads``."""
         network = self.worker.network(self.encoder, AUDITED, self.classes)
-        parts = target_modules(network)
+        parts = target_modules(network, self._as_client.objective.target_heads)
         unpack(weights, *(parts if layout_of(*parts) == weights.layout else [network]))
         network.eval()
         return network

@@ -41,7 +41,7 @@ def losses(
         (n,) float64 on the CPU.
     """
     per, rows = objective.views, range(views.shape[1])
-    drawn = objective.remember(network.projection_dim, draws) if objective.memory else {}
+    drawn = objective.remember(objective.memory_dim(network.config), draws) if objective.memory else {}
     target = None if objective.config.momentum_target is None else network
 
     def loss(row: int, first: int) -> Tensor:

@@ -98,7 +98,7 @@ class ModelConfig(Block):
     """
     start: Start | None = None
     prototypes: PositiveInt = 512
-    """K, prototypes of projections (SwAV)."""
+    """K, prototypes of projections (SwAV, DINO)."""
 
     def scaled(self, channels: int) -> int:
         """``channels`` times ``width``, rounded, at least 4."""

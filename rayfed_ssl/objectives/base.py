@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.base.schema import Block
+from rayfed_ssl.models.heads import ModelConfig
 from rayfed_ssl.models.network import Network
 
 T = TypeVar("T")
@@ -117,6 +118,11 @@ class Objective:
     heads: ClassVar[frozenset[str]]
     """The heads of the network it uses, besides the encoder."""
 
+    target_heads: ClassVar[frozenset[str]] = frozenset({"projector"})
+    """Those of its momentum target, where it has one: they start, last and travel as the target's encoder does. A
+    calibration layer comes with the projector.
+    """
+
     batch_norm: ClassVar[Literal["none", "hidden", "all"]] = "none"
     """In its heads, where a run does not say (``model.projector.batch_norm``)."""
 
@@ -144,12 +150,16 @@ class Objective:
         """Whether a client's memory lasts from round to round, in its state."""
         return False
 
+    def memory_dim(self, model: ModelConfig) -> int:
+        """How many values each row of its memory has beside a network of ``model``: by default a projection's."""
+        return model.projection_dim
+
     def remember(self, dim: int, draws: torch.Generator) -> dict[str, Tensor]:
-        """The tensors of a fresh memory for projections of ``dim`` values, on the device of ``draws``."""
+        """The tensors of a fresh memory with rows of ``dim`` values, on the device of ``draws``."""
         return {}
 
     def memory_bytes(self, dim: int) -> int:
-        """Bytes of a full memory for projections of ``dim`` values."""
+        """Bytes of a full memory with rows of ``dim`` values."""
         return 0
 
     def step(self, network: Network, batch: Batch) -> Step:

@@ -19,6 +19,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import amount
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.methods import METHODS
@@ -56,16 +57,16 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
         METHODS[name].footprint(config, images) for name in (config.method.name, *(p.name for p in config.plugins))
     ]
     models, state = sum(part.models for part in parts), float(sum(part.state for part in parts))
+    objective = build_objective(config.objective)
     if models or config.keeps_target:
         initial = InitialWeights(config, federation)
         encoders = Counter(config.clients.encoder(client) for client in federation.clients)
         for encoder, count in encoders.items():
-            target = pack(initial.network(encoder, without={"predictor"})) if config.keeps_target else None
-            each = models * initial(encoder).vector.nbytes + (0 if target is None else target.vector.nbytes)
+            followed = target_modules(initial.network(encoder), objective.target_heads) if config.keeps_target else ()
+            each = models * initial(encoder).vector.nbytes + pack(*followed).vector.nbytes
             state += each * count / len(federation.clients)
-    objective = build_objective(config.objective)
     if objective.keeps_memory:
-        state += objective.memory_bytes(config.projection_dim)
+        state += objective.memory_bytes(objective.memory_dim(config.model))
     clients = len(federation.clients)
     at_once = clients if any(part.everybody for part in parts) else min(clients, config.cohort_size)
     reached = min(clients, at_once * config.train.rounds)

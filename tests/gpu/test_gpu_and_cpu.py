@@ -49,7 +49,7 @@ def loss_and_gradient(objective: str, device: str) -> tuple[Tensor, Tensor]:
     views = [torch.randn(16, 3, 8, 8, generator=draws) for _ in range(rule.views)]
     memory = None
     if rule.memory:
-        tensors = rule.remember(8, generator("gpu", "memory"))
+        tensors = rule.remember(rule.memory_dim(settings.model), generator("gpu", "memory"))
         memory = Memory(2, {name: tensor.to(context.device) for name, tensor in tensors.items()})
     labels = (torch.arange(16) % 10).to(context.device) if rule.labelled else None
     moved = tuple(view.to(context.device, memory_format=torch.channels_last) for view in views)

@@ -19,6 +19,7 @@ from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, FALL, LOSS, UNTRAINED, Audi
 from rayfed_ssl.leak.loss import losses
 from rayfed_ssl.leak.replay import RecordedExchange, replayed
 from rayfed_ssl.leak.run import leak
+from rayfed_ssl.models import HeadConfig, ModelConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step
 from rayfed_ssl.objectives.simclr import SimCLR
@@ -141,7 +142,7 @@ class Marked(Objective):
 
 
 class Bare:
-    projection_dim = 2
+    config = ModelConfig(projector=HeadConfig(dim=2))
 
 
 def test_each_batch_has_its_image_first_its_label_and_a_fresh_memory() -> None:
@@ -200,6 +201,28 @@ def test_methods_that_send_weights_with_heads_have_a_loss(method: str, score: bo
     assert {one.field for one in found.findings if one.score == LOSS} == ({UNTRAINED, "weights"} if score else set())
     assert {one.field for one in found.findings if one.score == FALL} == ({"weights"} if score else set())
     assert all(np.isfinite(one.found.auc) for one in found.findings)
+
+
+@pytest.mark.parametrize("objective", [{"name": "nnclr", "queue": 48}, {"name": "dino", "target": "averaged"}])
+def test_objectives_with_memories_are_audited(objective: dict[str, Any], tmp_path: Path) -> None:
+    audit, recorded = audited(tmp_path / "run", "fedavg", data__image_size=8, objective=objective)
+    found = list(audit.findings([recorded]))
+    assert [(one.field, one.score) for one in found] == [
+        (UNTRAINED, AGREEMENT), (UNTRAINED, LOSS), ("weights", AGREEMENT), ("weights", LOSS), ("weights", FALL)
+    ]  # fmt: skip
+    assert all(np.isfinite(one.found.auc) for one in found)
+
+
+def test_a_teacher_with_prototypes_is_a_network_to_look_through(tmp_path: Path) -> None:
+    changes = {"objective": {"name": "dino", "target": "averaged"}, "data__image_size": 8}
+    audit, recorded = audited(tmp_path / "run", "fedavg", **changes)
+    rows, teacher = audit.sets.members[:3], recorded.reply["target"]
+    network = audit.worker.network(audit.encoder, "by hand").eval()
+    unpack(teacher, network.encoder, network.projector, network.prototypes)  # type: ignore[arg-type]
+    with torch.no_grad():
+        expected = torch.stack([network.represent(view) for view in views_of(audit, rows)])
+    torch.testing.assert_close(audit.features(teacher, rows), expected)
+    assert not audit.has_loss(teacher)
 
 
 def test_weights_without_the_objectives_heads_have_no_loss_and_so_no_fall(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "fedmkd, a plug-in": ("fedmkd", {"plugins": [{"name": "fedfoa", "warmup": 0}], "train__batch_size": 12}),
     "fedbyol, averaged": ("fedbyol", {"objective__target": "averaged", "participation__fraction": 0.75}),
     "fedmoco, averaged": ("fedmoco", {"objective__target": "averaged"}),
+    "fedavg, dino averaged": ("fedavg", {"objective__name": "dino", "objective__target": "averaged"}),
     "fedprox, averaged": ("fedprox", {"objective__name": "byol", "objective__target": "averaged"}),
 }  # fmt: skip
 

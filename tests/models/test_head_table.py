@@ -57,6 +57,8 @@ BEFORE = {
     "barlow": ("aca5d3934be31fb8", "629dc597ed0eef39"),
     "vicreg": ("aca5d3934be31fb8", "629dc597ed0eef39"),
     "swav": ("d2f8eb048f74b35c", "c1899a3e67baca10"),
+    "nnclr": ("c9d19bf6f2b8208d", "b903d58b6a438dbb"),
+    "dino": ("d2f8eb048f74b35c", "c1899a3e67baca10"),
     "align_uniform": ("aca5d3934be31fb8", "629dc597ed0eef39"),
     "autoencoder": ("dc01272706e9248c", "dc01272706e9248c"),
     "rotation": ("13dab77dd6a5f5af", "13dab77dd6a5f5af"),

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.federated.method import anything, projecting, unlabelled
 from rayfed_ssl.leak.loss import taking_features
+from rayfed_ssl.models import HeadConfig, ModelConfig
 from rayfed_ssl.models.network import HEADS
 from rayfed_ssl.objectives import (
     OBJECTIVES,
@@ -33,7 +34,8 @@ from tests import reference
 
 torch.set_num_threads(1)
 close = torch.testing.assert_close
-CLASSES, DIM = 3, 5
+CLASSES, DIM, PROTOTYPES = 3, 5, 7
+MODEL = ModelConfig(projector=HeadConfig(dim=DIM), prototypes=PROTOTYPES)
 PIXELS = {"autoencoder", "rotation"}  # what they read beside features
 
 
@@ -45,7 +47,7 @@ class TinyNetwork(nn.Module):
         self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.BatchNorm1d(8), nn.ReLU())
         self.projector, self.predictor = nn.Linear(8, DIM), nn.Linear(DIM, DIM)
         self.classifier, self.rotation, self.decoder = nn.Linear(8, CLASSES), nn.Linear(8, 4), nn.Linear(8, 48)
-        self.prototypes = nn.Linear(DIM, 7, bias=False)
+        self.prototypes = nn.Linear(DIM, PROTOTYPES, bias=False)
 
     @property
     def prototype_rows(self) -> Tensor:
@@ -82,7 +84,7 @@ def objective(name: str, **options: Any) -> Any:
 
 
 def memory(of: Any, round: int = 2) -> Memory | None:
-    return Memory(round, of.remember(DIM, generator("memory"))) if of.memory else None
+    return Memory(round, of.remember(of.memory_dim(MODEL), generator("memory"))) if of.memory else None
 
 
 def arguments(of: Any, size: int = 6) -> tuple[Any, Batch]:
@@ -161,7 +163,7 @@ def test_autocast_loss_is_float32_and_close(name: str) -> None:
     close(loss, exact, rtol=0.1, atol=0.1)
 
 
-@pytest.mark.parametrize("name", [n for n in OBJECTIVES if n not in ("byol", "moco", "swav")])
+@pytest.mark.parametrize("name", [n for n in OBJECTIVES if n not in ("byol", "moco", "swav", "dino")])
 def test_after_step_leaves_the_network_alone(name: str) -> None:
     network = tiny()
     before = copy.deepcopy(network.state_dict())
@@ -177,8 +179,11 @@ def test_what_objectives_need_is_asked_of_them() -> None:
     assert set(filter(anything, OBJECTIVES)) - set(filter(unlabelled, OBJECTIVES)) == {"supervised"}
     assert set(OBJECTIVES) - set(filter(projecting, OBJECTIVES)) == {"autoencoder", "rotation", "supervised"}
     rules = {name: objective.block().momentum_target for name, objective in OBJECTIVES.items()}
-    assert {name: rule for name, rule in rules.items() if rule} == {"byol": "local", "moco": "reset"}
-    assert [name for name, objective in OBJECTIVES.items() if objective.memory] == ["moco", "swav"]
+    assert {name: rule for name, rule in rules.items() if rule} == {"byol": "local", "moco": "reset", "dino": "local"}
+    assert [name for name, objective in OBJECTIVES.items() if objective.memory] == ["moco", "swav", "nnclr", "dino"]
+    assert {name: set(o.target_heads) for name, o in OBJECTIVES.items() if o.target_heads != {"projector"}} == {
+        "dino": {"projector", "prototypes"}
+    }
 
 
 def test_an_added_objective_is_an_objective() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.messages import SERVER
@@ -25,6 +26,11 @@ NEW: dict[str, dict[str, Any]] = {
     "moco kept": {"name": "moco", "queue": 48, "keep_queue": True, "target": "local"},
     "swav": {"name": "swav", "freeze_rounds": 1},
     "swav queued": {"name": "swav", "queue": 24, "keep_queue": True},
+    "nnclr": {"name": "nnclr", "queue": 48, "keep_queue": False},
+    "nnclr kept": {"name": "nnclr", "queue": 48, "keep_queue": True},
+    "dino": {"name": "dino", "target": "reset", "keep_center": False},
+    "dino kept": {"name": "dino", "target": "local", "keep_center": True},
+    "dino averaged": {"name": "dino", "target": "averaged", "keep_center": True},
     "barlow": {"name": "barlow"},
     "vicreg": {"name": "vicreg"},
     "align_uniform": {"name": "align_uniform"},
@@ -42,6 +48,10 @@ def config(case: str, method: str = "fedprox", **changes: object) -> RunConfig:
         ("moco kept", "fedprox"),
         ("moco kept", "centralized"),
         ("swav queued", "fedprox"),
+        ("nnclr kept", "fedprox"),
+        ("dino kept", "fedprox"),
+        ("dino kept", "centralized"),
+        ("dino averaged", "fedprox"),
     ],
 )
 def test_a_resumed_run_equals_the_whole_one(case: str, method: str, tmp_path: Path) -> None:
@@ -83,6 +93,48 @@ def test_a_queue_is_kept_only_where_that_is_asked() -> None:
     assert trained(config("swav"), 1)[1] == {}
     _, state = trained(config("swav queued"), 1)
     assert {name: values.shape for name, values in state["memory"].items()} == {"queue_a": (24, 8), "queue_b": (24, 8)}
+    assert trained(config("nnclr"), 1)[1] == {}
+    assert trained(config("nnclr kept"), 1)[1]["memory"]["queue"].shape == (48, 8)
+
+
+def test_a_teacher_lasts_as_its_rule_says_with_its_own_prototypes_and_its_center() -> None:
+    assert trained(config("dino"), 1)[1] == {}
+    chosen = config("dino kept")
+    _, state = trained(chosen, 1)
+    assert sorted(state) == ["memory", "target"]
+    assert state["memory"]["center"].shape == (12,)
+    assert np.abs(state["memory"]["center"]).max() > 0
+    federation = load_federation(chosen)
+    context = Worker(chosen, federation)
+    weights = context.initial(chosen.clients.encoder(0))
+    assert state["target"].count == weights.count  # encoder, projector, prototypes: all that a client trains
+    shifted = {**state, "target": state["target"].with_vector(state["target"].vector + np.float32(0.5))}
+    client = context.method.client(context, 0, 2, "train", shifted)
+    client.load(weights)
+    assert client.target is not None
+    online = context.network(chosen.clients.encoder(0))
+    assert pack(client.target).vector.tobytes() == shifted["target"].vector.tobytes()
+    assert not client.target.prototype_rows.equal(online.prototype_rows)
+    kept = context.execute("train", 0, 2, {"weights": weights}, state)[0].reply["weights"].vector
+    for other in (shifted, {**state, "memory": {"center": -state["memory"]["center"]}}):
+        assert not np.array_equal(
+            kept, context.execute("train", 0, 2, {"weights": weights}, other)[0].reply["weights"].vector
+        )
+
+
+def test_an_averaged_teacher_travels_with_its_prototypes() -> None:
+    """In round 2 what comes down is the teacher; without it, in round 1, it is a copy of the network."""
+    chosen = config("dino averaged")
+    reply, state = trained(chosen, 1)
+    assert sorted(reply) == ["target", "weights"]
+    assert sorted(state) == ["memory"]
+    context = Worker(chosen, load_federation(chosen))
+    client = context.method.client(context, 0, 2, "train", {})
+    client.load(reply["weights"], reply["target"])
+    assert client.target is not None
+    assert pack(client.target).vector.tobytes() == reply["target"].vector.tobytes()
+    client.load(reply["weights"])
+    assert pack(client.target).vector.tobytes() == reply["weights"].vector.tobytes()
 
 
 def test_a_kept_queue_is_what_the_next_round_starts_with() -> None:
@@ -153,6 +205,9 @@ def test_memory_that_is_kept_is_counted() -> None:
     with_target = estimate(config("moco kept"), federation).state
     _, state = trained(config("moco kept"), 1)
     assert with_target == state["memory"]["queue"].nbytes + state["target"].vector.nbytes
+    _, state = trained(config("dino kept"), 1)
+    needed = state["memory"]["center"].nbytes + state["target"].vector.nbytes
+    assert estimate(config("dino kept"), federation).state == needed
 
 
 def test_a_third_party_key_called_target_is_no_momentum_target() -> None:
