@@ -219,6 +219,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
             board_rows.MANY, lambda rows, board: many.beside(board_rows.read(), rows, board)
         ),
         "many clients": other_board(board_rows.MANY, board_tables.page),
+        "losses": other_board(board_rows.LOSSES, board_tables.page),
         "field": other_board(board_rows.FIELD, board_tables.page),
         "short": other_board(board_rows.SHORT, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),
