@@ -92,6 +92,33 @@ def test_a_learning_rate_that_explodes_ends_the_run_and_says_why(policy: str, tm
     assert not (tmp_path / "run/encoder").exists()
 
 
+FEDBUFF = {"server": {"schedule": "fedbuff", "buffer": 2}, "system": {"seconds_per_image": 0.01}}
+
+
+@pytest.mark.parametrize(("method", "more"), [("fedbyol", FEDBUFF), ("feddf", {})])
+def test_weights_too_large_for_a_sum_of_the_servers_are_their_clients_failure(
+    method: str, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where clients' processes sum: the run diverged, or is without that client, whose state is as it was."""
+    fit = EncoderClient.fit
+
+    def exploding(self: EncoderClient, *args: Any, **options: Any) -> None:
+        fit(self, *args, **options)
+        if self.id == 1 and self.round >= 2:
+            next(self.network.parameters()).data.fill_(3e6)
+            self.state["exploded"] = True
+
+    monkeypatch.setattr(EncoderClient, "fit", exploding)
+    summary = run_locally(tiny(method, **more), tmp_path / "fail")
+    assert summary["status"] == "diverged"
+    assert (summary["diverged"]["client"], summary["diverged"]["largest"]) == (1, 3e6)
+    assert "must be finite and below 2^21 in magnitude" in summary["diverged"]["reason"]
+
+    summary = run_locally(tiny(method, **more, on_client_error="drop"), tmp_path / "drop")
+    assert (summary["status"], summary["dropped"]["clients"]) == ("complete", 1)
+    assert not any("exploded" in state for state in states(tmp_path / "drop", 3).values())
+
+
 def test_weights_that_no_client_sends_are_looked_at_too(tmp_path: Path) -> None:
     """Clients that train alone reply nothing, and nothing is evaluated."""
     config = tiny("local", train__optimizer__lr=1e30, evaluation__protocols=[])

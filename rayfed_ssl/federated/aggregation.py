@@ -200,6 +200,12 @@ class FixedPointSum:
         self.templates[name] = self.templates[name].plain
 
 
+def check_summable(fields: Mapping[str, Value]) -> None:
+    """Raise NonFinite where a field cannot be summed: where it is made, so that it is this client's failure."""
+    for value in fields.values():
+        _checked_field(value)
+
+
 def _checked_field(value: Value) -> float:
     if isinstance(value, Resident):
         return value.largest if value.largest < LIMIT else _checked(value.largest, value.vector)

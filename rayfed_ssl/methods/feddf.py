@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.aggregation import FixedPointSum
+from rayfed_ssl.federated.aggregation import FixedPointSum, check_summable
 from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
@@ -87,10 +87,14 @@ def average(replies: Sequence[Reply], counts: dict[int, float]) -> Weights:
 
 class Client(EncoderClient[Config]):
     def train(self, weights: Weights) -> dict[str, Any]:
-        """Local epochs from the global model of this client's architecture."""
+        """Local epochs from the global model of this client's architecture. Raises NonFinite for values that the server
+        could not average.
+        """
         self.load(weights)
         self.fit()
-        return {"weights": self.weights}
+        reply = {"weights": self.weights}
+        check_summable(reply)
+        return reply
 
 
 class Service(EncoderClient[Config]):

@@ -88,7 +88,7 @@ def write_outcomes(
 class ImageShares:
     """What a run's encoders had right in the last evaluated ``round``: ``index`` and ``labels`` of the test images
     (M,), and ``shares``: score -> (M,) the share of classifiers that were right about each, or what each contributes to
-    an area; of encoders the mean.
+    an area; of clients' encoders the mean, and beside a global encoder the global one's, as in ``summary.json``.
     """
 
     round: int
@@ -119,7 +119,8 @@ def read_outcomes(folder: Path, file: str = FILE) -> ImageShares | None:
     """What ``write_outcomes`` wrote; None in a folder without it. Raises UserError for a damaged file."""
     if (found := _read(folder / file)) is None:
         return None
-    shares = {name: found.columns[name].mean(axis=0) / count for name, count in found.draws.items()}
+    counted = [found.clients.index(None)] if None in found.clients else range(len(found.clients))
+    shares = {name: found.columns[name][counted].mean(axis=0) / count for name, count in found.draws.items()}
     index, labels = (np.asarray(found.columns[name][0], np.int64) for name in ("index", "label"))
     return ImageShares(found.round, index, labels, shares)
 

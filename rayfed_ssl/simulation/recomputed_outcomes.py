@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rayfed_ssl.evaluation.outcomes import ROUNDING
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.records.outcomes import FILE, outcomes_by_client, write_outcomes
 from rayfed_ssl.records.summary_file import known_summary
+from rayfed_ssl.records.tables import read_metrics
 from rayfed_ssl.storage.claim import refuse_gone
 
 
@@ -46,7 +48,9 @@ def add_outcomes(
     if known and known.keys() != found.keys():
         return
     there = {score for of in known.values() for score in of.draws}
-    recorded = summary.get("accuracy") or {}
+    recorded = dict(summary.get("accuracy") or {})
+    if None in found and len(found) > 1:
+        recorded |= _beside_global(run, recorded, int(summary["rounds"]))
     missing = [score for score in scores if score not in there]
     more = [score for score in missing if all(_same(score, c, of, recorded) for c, of in found.items())]
     if not more:
@@ -64,10 +68,22 @@ def add_outcomes(
         raise UserError(f"{run}: {FILE} cannot be written there ({error.strerror})") from None
 
 
+def _beside_global(run: Path, recorded: Mapping[str, Any], round: int) -> dict[str, dict[str | None, Any]]:
+    """Score -> client (None: the global encoder) -> value: the global encoder's as in ``summary.json``, which has no
+    others beside it, and the clients' as in the metrics of the last ``round``.
+    """
+    values: dict[str, dict[str | None, Any]] = {score: {None: value} for score, value in recorded.items()}
+    for row in read_metrics(run).to_pylist():
+        score = re.sub("^eval/", "", row["tag"])
+        if row["round"] == round and row["client"] is not None and score in values:
+            values[score][str(row["client"])] = row["value"]
+    return values
+
+
 def _same(score: str, client: int | None, of: Outcomes, recorded: Mapping[str, Any]) -> bool:
     """Whether the outcomes of a score are of the accuracy that the run recorded."""
     value = recorded.get(score)
-    value = value.get(str(client)) if isinstance(value, Mapping) and client is not None else value
+    value = value.get(None if client is None else str(client)) if isinstance(value, Mapping) else value
     if score not in of.right or not isinstance(value, float | int):
         return False
     return math.isclose(of.share(score), value, rel_tol=0, abs_tol=ROUNDING)

@@ -322,8 +322,14 @@ def _round_values(cohort: Cohort, seconds: float) -> dict[str, float]:
 
 
 def means_by_tag(parts: Mapping[int | None, Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each value over those that it was measured of, by its tag in the table of metrics."""
+    """The mean of each value over those that it was measured of, by its tag in the table of metrics; a global encoder's
+    hides those of clients, as in ``summary.json``.
+    """
     names = sorted({name for values in parts.values() for name in values})
+    of_all = parts.get(None, {})
     return {
-        recorded(name): float(np.mean([values[name] for values in parts.values() if name in values])) for name in names
+        recorded(name): float(
+            np.mean([of_all[name]] if name in of_all else [values[name] for values in parts.values() if name in values])
+        )
+        for name in names
     }

@@ -2,6 +2,8 @@
 
 The library's own protocols depend on nothing but the encoder: all that is random in them has an address without a
 client. Other protocols, and methods that evaluate in a way of their own, are asked for every client.
+
+A global encoder beside clients' own (a student) has no values on clients' own test images: those are their encoders'.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import EvaluationConfig, of_client
 from rayfed_ssl.evaluation.cache import digest, of_this_library
 from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.results import Evaluated, EvaluatedEncoder
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
@@ -32,11 +35,14 @@ class SharedEncoders:
         self._as_ours = kind.evaluate is EncoderClient.evaluate and kind.classes is EncoderClient.classes
         self._places: dict[tuple[int, int | None], int] = {}  # of round and client, in the order they were asked for
         self._holders: dict[tuple[int, int | None], tuple[int, ...]] = {}
+        self._beside_own: set[int] = set()  # rounds in which clients' own encoders stand beside a global one
 
     def distinct(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> list[EvaluatedEncoder]:
         """The encoders less those whose very values an earlier one has, who becomes one of its ``holders``."""
         groups: dict[object, list[EvaluatedEncoder]] = {}
         known: dict[int, str] = {}  # of values that lie in one place: their digest
+        if len({encoder.client is None for encoder in encoders}) == 2:
+            self._beside_own.add(round)
         for place, encoder in enumerate(encoders):
             self._places[round, encoder.client] = place
             groups.setdefault(self._values(place, encoder, known), []).append(encoder)
@@ -54,6 +60,8 @@ class SharedEncoders:
         for round, client, values in evaluated:
             if holders := self._holders.pop((round, client), ()):
                 found += [(round, holder, of_client(values, holder)) for holder in holders]
+            elif client is None and round in self._beside_own:
+                found.append((round, None, of_client(values, SERVER)))
             else:
                 found.append((round, client, values))
         return iter(sorted(found, key=lambda one: (one[0], self._places.pop(one[:2], 0))))

@@ -17,7 +17,7 @@ from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import Resident, Weights, plain
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import BrokenFeatures, EncoderValues, outcomes_of
-from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite
+from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite, check_summable
 from rayfed_ssl.federated.client import EncoderClient, visit_address
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import sizes
@@ -57,8 +57,8 @@ class Worker(ProcessContext):
 
         A ``visit`` other than 0 is part of the address of all randomness; see ``messages.Start``.
 
-        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity, or, where no weights are
-        replied, for weights kept with it.
+        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity, with weights that FedBuff
+        cannot sum, or, where no weights are replied, for weights kept with it.
         """
         start = time.perf_counter()
         kind = self.method.service if client == SERVER else self.method.client
@@ -69,6 +69,8 @@ class Worker(ProcessContext):
             worker = self.client(kind, client, round, operation, dict(state or {}), visit)
             reply = worker.perform(dict(message))
         check_finite(reply, f"operation '{operation}' replied with")
+        if client != SERVER and self.config.server.schedule == "fedbuff":  # which sums replies once it has them
+            check_summable({name: value for name, value in reply.items() if isinstance(value, Weights)})
         if not any(isinstance(value, Weights) for value in reply.values()):
             kept = {name: value for name, value in worker.state.items() if isinstance(value, Weights)}
             check_finite(kept, f"operation '{operation}' left the client with")

@@ -74,6 +74,16 @@ def test_a_global_encoder_and_named_clients(tmp_path: Path) -> None:
     assert set(found.shares) == {"knn", "fewshot"}
 
 
+def test_beside_a_global_encoder_clients_do_not_count(tmp_path: Path) -> None:
+    """As in the summary, whose accuracy is the global encoder's there."""
+    write_outcomes(tmp_path, 1, {1: outcomes([1, 1, 1], [4, 4, 4]), None: outcomes([1, 0, 0], [0, 0, 4])}, LABELS)
+    found = read_outcomes(tmp_path)
+    assert found is not None
+    assert found.shares["knn"].tolist() == [1.0, 0.0, 0.0]
+    assert found.of("fewshot", 1 / 3) is not None
+    assert sorted(outcomes_by_client(tmp_path), key=str) == [1, None]
+
+
 def test_a_score_that_not_all_encoders_have_is_left_out(tmp_path: Path) -> None:
     without = Outcomes({"knn": np.zeros(3, np.uint8)}, {"knn": 1})
     write_outcomes(tmp_path, 1, {0: outcomes([1, 1, 1], [1, 1, 1]), 1: without}, LABELS)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -19,7 +20,9 @@ from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.records.outcomes import FILE
 from rayfed_ssl.simulation import reevaluation
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from tests.tiny import measured, run_locally, tiny
@@ -96,6 +99,30 @@ def test_a_run_and_its_evaluation_are_what_they_were(
     assert own == {1, 2, 3, 4}
 
 
+@pytest.mark.parametrize(("method", "more"), [("fedmkd", {}), ("flesd", {"method__anchors": 16})])
+def test_a_student_beside_clients_own_encoders(
+    wards: dict[str, Any], tmp_path: Path, method: str, more: dict[str, object]
+) -> None:
+    """Each client's own tests are its own encoder's; what stands for the run in a line, its summary and its pairs, is
+    the student's.
+    """
+    own = {"evaluation": {"protocols": ["knn"]}, "train__rounds": 1, "method__student": TWO}
+    config, lines = tiny(method, **{**wards, **own, **more}), list[Progress]()
+    summary = run_locally(config, tmp_path / "run", report=lines.append)
+    found = measured(tmp_path / "run")  # no row twice
+    clients = {client for round, client, tag in found if tag == "eval/own_knn" and round == 1}
+    assert clients == {1, 2, 3, 4}
+    theirs = [found[1, client, "eval/knn"] for client in (1, 2, 3, 4)]
+    assert summary["accuracy"]["knn"] == found[1, None, "eval/knn"] != pytest.approx(np.mean(theirs))
+    told = [line.values["eval/knn"] for line in lines if line.line == "evaluated round 1"]
+    assert told[-1] == found[1, None, "eval/knn"]
+    assert summary["paired"].keys() == {"untrained", "pixels"}
+    outcomes = pq.read_table(tmp_path / "run" / FILE).to_pydict()
+    (tmp_path / "run" / FILE).unlink()
+    reevaluate(tmp_path / "run")
+    assert pq.read_table(tmp_path / "run" / FILE).to_pydict() == outcomes
+
+
 def shared(config: RunConfig) -> tuple[SharedEncoders, dict[str, Any]]:
     federation = load_federation(config)
     return SharedEncoders(config), {name: InitialWeights(config, federation)(name) for name in (ONE, TWO)}
@@ -107,7 +134,7 @@ def test_encoders_of_the_same_values_are_one_and_each_has_its_own_tests() -> Non
     nearly = weights[TWO].vector.copy()
     nearly[0] = np.nextafter(nearly[0], np.float32(9))
     encoders = [
-        EvaluatedEncoder(None, TWO, weights[TWO]),  # the server's: on everybody's own tests
+        EvaluatedEncoder(None, TWO, weights[TWO]),  # the server's
         EvaluatedEncoder(0, TWO, weights[TWO]),
         EvaluatedEncoder(1, ONE, weights[ONE]),
         EvaluatedEncoder(2, TWO, copy),
@@ -126,7 +153,7 @@ def test_encoders_of_the_same_values_are_one_and_each_has_its_own_tests() -> Non
     assert [client for _, client, _ in given] == [None, *range(8)]
     assert given[1] == (2, 0, {"knn": 0.5, "own_knn@0": 0.1})
     assert given[3] == (2, 2, {"knn": 0.5, "own_knn@2": 0.3})
-    assert given[0] == (2, None, values)
+    assert given[0] == (2, None, {"knn": 0.5})  # clients' own tests are their own encoders'
     assert list(sharing.each([(3, 0, values)])) == [(3, 0, values)]
 
 
