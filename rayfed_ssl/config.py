@@ -26,7 +26,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
 from rayfed_ssl.settings.errors import kind_of
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
-from rayfed_ssl.settings.unused import refuse_beside, refuse_given
+from rayfed_ssl.settings.unused import refuse_beside, refuse_given, second_view_keys
 
 MAPPING = "must be a mapping of keys to values"
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
@@ -262,7 +262,7 @@ def load_changed(path: Path, changes: Mapping[str, object]) -> RunConfig:
     profiles = document.get("profiles") or {}
     if not is_of_a_run(path):  # that file has every key
         for block in (document, profiles.get(config.profile) or {}):
-            refuse_beside(config, block, METHODS[config.method.name].unused(config))
+            refuse_beside(config, block, _unused(config))
     for profile in profiles:
         if profile != config.profile:
             _check_profile(document, changes, profile, str(path), found)
@@ -342,8 +342,15 @@ def build(
     elif merged.get("imports"):
         raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
     config = _with(configfile.validate(RunConfig, with_defaults(merged), origin=origin), imports)
-    refuse_given(config, changes, METHODS[config.method.name].unused(config))
+    refuse_given(config, changes, _unused(config))
     return config
+
+
+def _unused(config: RunConfig) -> dict[str, str]:
+    """The keys without effect that the method says, and those of a second view of an image where the run makes none."""
+    method, *plugins = (METHODS[block.name] for block in (config.method, *config.plugins))
+    second = any(row.second_view for row in (method, *plugins))
+    return {**({} if second else second_view_keys(config, method.objectives)), **method.unused(config)}
 
 
 def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:

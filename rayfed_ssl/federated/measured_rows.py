@@ -24,12 +24,29 @@ def tested_images(federation: Federation, config: RunSettings) -> dict[str, int]
     """How many images accuracies are measured on: labelled test images, and clients' own where tasks differ."""
     found = {"test_images": int((federation.dataset.test.labels >= 0).sum())}
     if federation.tasks is not None:
-        own = config.evaluation.tasks_on == "own"
-        found["task_test_images"] = sum(
-            len(shard["test"] if own else federation.task_test(client))
-            for client, shard in enumerate(federation.shards)
-        )
+        found["task_test_images"] = sum(_tasks_images(federation, config).values())
     return found
+
+
+def clients_tested_images(federation: Federation, config: RunSettings) -> dict[str, dict[int, int]]:
+    """On how many images of its own each client is measured: ``own``, labelled test images that are one client's, and
+    ``task``, those of its own task. Only what there is: client -> images, without clients that have none.
+    """
+    found = {}
+    if federation.own_tests is not None:
+        known = federation.dataset.test.labels >= 0
+        found["own"] = {client: int(known[federation.own_tests[client]].sum()) for client in federation.clients}
+    if federation.tasks is not None:
+        found["task"] = _tasks_images(federation, config)
+    return {kind: {client: count for client, count in of.items() if count} for kind, of in found.items()}
+
+
+def _tasks_images(federation: Federation, config: RunSettings) -> dict[int, int]:
+    own = config.evaluation.tasks_on == "own"
+    return {
+        client: len(shard["test"] if own else federation.task_test(client))
+        for client, shard in enumerate(federation.shards)
+    }
 
 
 def labels_of(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:

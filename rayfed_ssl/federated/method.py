@@ -88,6 +88,7 @@ class Method:
     """Keys that have no effect as the run is configured, and what each needs: refused where they are given for the run.
     In a file they may be meant for other runs of it; where even that makes no sense, ``check`` refuses them.
     """
+    second_view: bool = False  # whether it makes two views of an image at once itself, beside those of the objective
     check_federation: Callable[[RunSettings, Federation], None] | None = None  # raises UserError, before any file
     footprint: Callable[[RunSettings, int], ClientFootprint] = lambda settings, images: ClientFootprint()
     planned: Callable[[RunSettings], str] = lambda settings: ""  # `key: why` rounds depend on train.rounds, if they do

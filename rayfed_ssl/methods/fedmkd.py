@@ -288,6 +288,7 @@ FEDMKD = Method(
     objective="byol",
     accepts=only("byol"),
     service=Service,
+    second_view=True,
     check=check,
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(models=1),

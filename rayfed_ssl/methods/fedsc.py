@@ -354,6 +354,7 @@ FEDSC = Method(
     objective="spectral",
     accepts=only("spectral"),
     step="mean",
+    second_view=True,
     check=check,
     check_federation=check_federation,
     footprint=footprint,

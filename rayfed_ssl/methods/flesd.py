@@ -370,6 +370,7 @@ FLESD, FLESD_CC = (
         objective="simclr",
         accepts=projecting,
         service=Service,
+        second_view=True,
         check=check,
         check_federation=check_federation,
         footprint=lambda config, images: ClientFootprint(models=0 if shares_weights(config) else 1),

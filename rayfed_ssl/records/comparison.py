@@ -17,15 +17,15 @@ import numpy as np
 
 from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.evaluation import OWN
+from rayfed_ssl.records.gains import GoalCost, goal_cost, reached
 from rayfed_ssl.records.guarantee import Guarantee
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES, DrawnInterval, drawn_interval
 from rayfed_ssl.records.intervals import LEVEL
-from rayfed_ssl.records.one_run import Curve, OneRun
+from rayfed_ssl.records.one_run import OneRun
 from rayfed_ssl.records.seed_image_intervals import SAME
 from rayfed_ssl.records.significance import MARGIN, Judgement, judged
 
 _stats = LazyModule("scipy.stats")
-REACHED = 0.9  # of the way from the untrained encoder's accuracy to a run's own final one
 PREFERRED = ("linear", "knn", "fewshot", "task")  # of several scores, the first of these is the main one
 UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
 Over = Literal[
@@ -149,6 +149,13 @@ class Row:
         """Mean virtual hours until then; None without a clock."""
         return self.mean([None if t is None else run.hours_until(t) for run, t in self._reached(measure)])
 
+    def to_goal(self, first: Row, measure: str) -> GoalCost | None:
+        """What its runs cost until they had the first row's goal, 90% of that row's gain at the same seed: over the
+        seeds that both have, on the same images. None where there are none, or the first row gained nothing there.
+        """
+        seeds = self.runs if self is first else (s for s in self.common_seeds(first, measure) if s in self.runs)
+        return goal_cost({seed: self.runs[seed] for seed in seeds}, first.runs, measure)
+
     @property
     def virtual_hours(self) -> float | None:
         return self.mean([run.hours_until(run.rounds) for run in self.runs.values()])
@@ -256,16 +263,6 @@ def difference(pairs: Sequence[float]) -> Difference | None:
     quantile = float(_stats.t.ppf((1 + LEVEL) / 2, found.count - 1))
     half = quantile * found.deviation / math.sqrt(found.count)
     return Difference(found.mean, found.mean - half, found.mean + half, found.count)
-
-
-def reached(curve: Curve, share: float = REACHED) -> int | None:
-    """The first evaluated round with at least ``share`` of the way from round 0, the untrained encoder, to the last
-    value. None where round 0 was not evaluated, or where nothing was gained.
-    """
-    rounds = sorted(t for t in curve if t)
-    if not rounds or 0 not in curve or not math.isfinite(gain := curve[rounds[-1]] - curve[0]) or gain <= 0:
-        return None
-    return next(t for t in rounds if t == rounds[-1] or curve[t] >= curve[0] + share * gain)
 
 
 def ordered(scores: Sequence[str]) -> list[str]:

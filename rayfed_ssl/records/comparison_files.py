@@ -21,7 +21,7 @@ from rayfed_ssl.base.files import finite, replace_file, write_json
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
-from rayfed_ssl.records.comparison_notes import leaked, notes
+from rayfed_ssl.records.comparison_notes import goal_name, leaked, notes
 from rayfed_ssl.records.image_pairs import WHAT, DrawnInterval, drawn
 from rayfed_ssl.records.image_sampling import test_images
 from rayfed_ssl.records.leaked import Area
@@ -73,6 +73,7 @@ def records(comparison: Comparison) -> list[dict[str, Any]]:
             **{f"bytes_to_90.{m}": row.bytes_to(m) for m in comparison.scores},
             "virtual_hours": row.virtual_hours,
             **{f"virtual_hours_to_90.{m}": row.hours_to(m) for m in comparison.scores},
+            **{key: value for m in comparison.scores for key, value in _to_goal(comparison, row, m).items()},
             "epsilon": row.epsilon,
             **{f"leak.{key}": getattr(leaks[row.name], key, None) for key in ("auc", "low", "high") if leaks},
             "wall_s": row.wall_s,
@@ -99,6 +100,17 @@ def _measured(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
         f"{measure}.{of}_high": None if counted is None else counted.high,
         f"{measure}.verdict": None if to_first is None else to_first.judged(margin_of(measure)),
         f"{measure}.verdict_over": None if to_first is None else to_first.over,
+    }
+
+
+def _to_goal(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
+    found = row.to_goal(comparison.first, measure)
+    return {
+        f"goal.{measure}": None if found is None else found.accuracy,
+        f"goal_seeds.{measure}": None if found is None else found.seeds,
+        f"goal_reached.{measure}": None if found is None else found.arrived,
+        f"bytes_to_goal.{measure}": None if found is None else found.bytes,
+        f"virtual_hours_to_goal.{measure}": None if found is None else found.hours,
     }
 
 
@@ -170,8 +182,10 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
     private = any(row.epsilon is not None for row in comparison.rows)
     leaks = leaked(comparison)
     head = ["", *(measure.removeprefix("features/") for measure in shown), "MB/round", "MB total"]
-    head += [f"MB to 90% of {main} gain"] if main else []
-    head += ["virtual h", *([f"h to 90% of {main} gain"] if main else [])] if clock else []
+    goal = goal_name(comparison)
+    until = [f"90% of {main} gain", *([goal] if goal else [])] if main else []
+    head += [f"MB to {what}" for what in until]
+    head += ["virtual h", *(f"h to {what}" for what in until)] if clock else []
     head += ["epsilon"] if private else []
     head += ["leak AUC"] if leaks else []
     head += ["seconds"]
@@ -179,7 +193,10 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
     for row in comparison.rows:
         numbers: list[str | tuple[str, ...]] = [megabytes(row.bytes_per_round), megabytes(row.bytes_total)]
         numbers += [megabytes(row.bytes_to(main))] if main else []
+        cost = row.to_goal(comparison.first, main) if main else None
+        numbers += [(cost and cost.never) or megabytes(cost and cost.bytes)] if goal else []
         numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
+        numbers += [(cost and cost.never) or _number(cost and cost.hours)] if clock and goal else []
         numbers += [_number(row.epsilon)] if private else []
         numbers += [_area(leaks[row.name])] if leaks else []
         numbers += [_seconds(row.rounds_s)]

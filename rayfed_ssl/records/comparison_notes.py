@@ -9,7 +9,7 @@ from typing import Any
 
 from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.text import listed, printable
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison
+from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Row
 from rayfed_ssl.records.comparison_run_notes import run_notes
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
 from rayfed_ssl.records.image_sampling import counted, held_out, not_counted
@@ -168,22 +168,45 @@ def _columns(comparison: Comparison) -> list[str]:
         else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the untrained "
         f"encoder's {main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
     )
+    if goal := goal_name(comparison):
+        many = ", here the mean over seeds" if len(comparison.seeds) > 1 else ""
+        until += (
+            f"; to {goal}: until the first evaluation with an accuracy that all rows are asked for, 90% of the way "
+            f"from the untrained encoder to the last round of {printable(comparison.first.name)} at the same "
+            f"seed{many}, never: not in a run's rounds"
+        )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
     lines = [f"MB: millions of bytes to and from all clients; {hours}seconds: those of a run's rounds{until}."]
     if main is not None and (doubtful := _doubtful_gains(comparison, main)):
         lines.append(
             f"The {main} gain of {_listed(doubtful)} is not told apart from none, so the cost of 90% of it says little."
         )
+    if main is not None and goal and _doubtful_gain(comparison, comparison.first, main):
+        lines.append(
+            f"{goal} rests on the gain of {printable(comparison.first.name)}, which is not told apart from none, so "
+            "the cost of it says little."
+        )
     return lines
 
 
+def goal_name(comparison: Comparison) -> str:
+    """The accuracy that all rows are asked for, as ``knn 0.512``; empty where the first row gained nothing."""
+    main = comparison.main
+    found = None if main is None else comparison.first.to_goal(comparison.first, main)
+    return "" if found is None else f"{main} {found.accuracy:.3f}"
+
+
 def _doubtful_gains(comparison: Comparison, main: str) -> list[str]:
-    """Rows that gained something in the mean, and whose interval over the untrained encoder does not exclude zero."""
-    untrained = next((row for row in comparison.rows if row.name == UNTRAINED), None)
-    if untrained is None:
-        return []
-    gains = {row.name: row.difference(untrained, main) for row in comparison.trained if row.bytes_to(main) is not None}
-    return [name for name, gain in gains.items() if gain is not None and gain.judged() not in (None, "above")]
+    """Rows all of whose runs gained something, and whose interval over the untrained encoder does not exclude zero."""
+    gained = [row for row in comparison.trained if row.bytes_to(main) is not None]
+    return [row.name for row in gained if _doubtful_gain(comparison, row, main)]
+
+
+def _doubtful_gain(comparison: Comparison, row: Row, main: str) -> bool:
+    """Whether the row's interval over the untrained encoder does not exclude zero."""
+    untrained = next((other for other in comparison.rows if other.name == UNTRAINED), None)
+    gain = None if untrained is None else row.difference(untrained, main)
+    return gain is not None and gain.judged() not in (None, "above")
 
 
 def _private(comparison: Comparison) -> list[str]:

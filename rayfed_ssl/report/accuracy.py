@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from rayfed_ssl.base.text import UNITS
 from rayfed_ssl.records.comparison import ordered
 from rayfed_ssl.records.summary import PIXELS
+from rayfed_ssl.report.accuracy_table import images_each
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import short
+from rayfed_ssl.report.formats import plural, short
 from rayfed_ssl.report.measures import axis, is_share, protocol_name, scale, shown, subject
 from rayfed_ssl.report.style import (
     GRID,
@@ -29,6 +30,7 @@ from rayfed_ssl.report.style import (
     series,
     whole_numbers,
 )
+from rayfed_ssl.report.verdict import clients_images
 
 LINES = 5  # the most protocols in one figure
 LONG = 14  # letters of a name, from which each has a line of its own in a legend
@@ -83,16 +85,21 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
             continue
         last = {client: value for client, value in rounds[max(trained)].items() if client is not None}
         before = {client: value for client, value in rounds.get(0, {}).items() if client is not None}
+        images = clients_images(run.summary, name)
         low, high = min(last, key=lambda c: last[c]), max(last, key=lambda c: last[c])
+        told = {c: shown(name, last[c]) + (f" of {plural(images[c], 'image')}" if c in images else "") for c in last}
+        caption = f"Filled: round {max(trained)}. Hollow: before training."
+        if images:
+            caption += f" Measured {images_each(images)}{'; right: how many' if len(last) <= NAMED else ''}."
         yield studio.draw(
             f"clients_{name}", f"Clients: {protocol_name(name)}",
-            lambda f, n=name, a=last, b=before: _dumbbells(f, n, a, b, run.client_names),  # type: ignore[misc]
+            lambda f, n=name, a=last, b=before, of=images: _dumbbells(f, n, a, b, run.client_names, of),  # type: ignore[misc]
             alt=(
                 f"{subject(name)} of {len(last)} clients in round {max(trained)}: mean "
-                f"{shown(name, fmean(last.values()))}, lowest {run.client(low)} with {shown(name, last[low])}, highest "
-                f"{run.client(high)} with {shown(name, last[high])}."
+                f"{shown(name, fmean(last.values()))}, lowest {run.client(low)} with {told[low]}, highest "
+                f"{run.client(high)} with {told[high]}."
             ),
-            caption=f"Filled: round {max(trained)}. Hollow: before training.",
+            caption=caption,
             height=min(0.9 + 0.17 * min(len(last), NAMED), 5.0),
         )  # fmt: skip
 
@@ -164,7 +171,12 @@ def _curve(axes: Axes, name: str, rounds: Rounds, place: Place, number: int) -> 
 
 
 def _dumbbells(
-    figure: Figure, measure: str, last: dict[int, float], before: dict[int, float], names: dict[int, str]
+    figure: Figure,
+    measure: str,
+    last: dict[int, float],
+    before: dict[int, float],
+    names: dict[int, str],
+    images: dict[int, int],
 ) -> None:
     axes, by = figure.add_subplot(), scale(measure)
     named = len(last) <= NAMED
@@ -174,6 +186,9 @@ def _dumbbells(
             axes.plot([by * before[client], by * last[client]], [row, row], color=GRID, linewidth=1.6, zorder=1)
             axes.plot(by * before[client], row, "o", markersize=3.6, markerfacecolor="none", markeredgecolor=MUTED)
         axes.plot(by * last[client], row, "o", markersize=4.2 if named else 2, color=SERIES[0], zorder=3)
+        if named and client in images:
+            at = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
+            axes.annotate(f"{images[client]:,}", (1.02, row), va="center", fontsize=6.5, **at)
     axes.axvline(by * fmean(last.values()), color=INK, linewidth=0.8, linestyle=":")
     axes.set(xlabel=f"{axis(measure)}; dotted: mean", ylabel="client" if named else "clients by accuracy")
     axes.set_ylim(len(clients) - 0.4, -0.6)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayfed_ssl.records.comparison import ordered
+from rayfed_ssl.report.formats import plural
 from rayfed_ssl.report.measures import change, protocol_name, shown
 from rayfed_ssl.report.page import Cell, HtmlTable
-from rayfed_ssl.report.verdict import compared, mean, pairs, test_images
+from rayfed_ssl.report.verdict import clients_images, compared, mean, pairs, test_images
 
 
 def accuracy_table(summary: Mapping[str, Any], caption: str, began: str, *, keys: bool = True) -> HtmlTable | None:
@@ -45,4 +46,12 @@ def _row(summary: Mapping[str, Any], name: str, keys: bool) -> list[Cell]:
         note = f"round {best.get('round')}, by {best.get('by', 'test labels')}"
         chosen = Cell(shown(name, best["value"]), best["value"], f"best/{name}/value", note)
     values = [accuracy_cell(summary, block, name, keys) for block in ("pixels", "untrained", "accuracy")]
-    return [Cell(protocol_name(name)), *values, apart, chosen]
+    return [Cell(protocol_name(name), note=images_each(clients_images(summary, name))), *values, apart, chosen]
+
+
+def images_each(of: Mapping[int, int]) -> str:
+    """On how many of its own images each client was measured, in words; empty where that is not known."""
+    if not of:
+        return ""
+    low, high = min(of.values()), max(of.values())
+    return f"on {low:,} to {high:,} images each" if low < high else f"on {plural(low, 'image')} each"

@@ -14,6 +14,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, ordered, spread
 from rayfed_ssl.records.comparison_choice import SMALLER
+from rayfed_ssl.records.gains import never
 from rayfed_ssl.records.guarantee import guarantee
 from rayfed_ssl.records.image_pairs import WHAT, drawn
 from rayfed_ssl.records.leaked import INTERVAL, largest
@@ -170,22 +171,36 @@ def _promises(rows: Sequence[Row]) -> list[str]:
 
 def _costs(rows: Sequence[Row], scores: Sequence[str]) -> HtmlTable:
     main = scores[0] if scores else ""
+    gain = f"90 % of {measure_name(main)} gain"
+    goal = next((value for row in rows if (value := value_of(row, f"goal.{main}")) is not None), None)
+    common = f"{measure_name(main)} {shown(main, goal)}"
     columns = {
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
-        f"to 90 % of {measure_name(main)} gain": (f"bytes_to_90.{main}", size),
-        "virtual hours": ("virtual_hours", number), "epsilon": ("epsilon", number),
+        f"to {gain}": (f"bytes_to_90.{main}", size), f"to {common}": (f"bytes_to_goal.{main}", size),
+        "virtual hours": ("virtual_hours", number), f"hours to {gain}": (f"virtual_hours_to_90.{main}", number),
+        f"hours to {common}": (f"virtual_hours_to_goal.{main}", number), "epsilon": ("epsilon", number),
         "time of rounds": ("rounds_s", span),
     }  # fmt: skip
     known = {head: of for head, of in columns.items() if any(value_of(row, of[0]) is not None for row in rows)}
-    body = [
-        [
-            Cell(printable(row["row"], 60)),
-            *(Cell(f(value_of(row, key)), value_of(row, key), f"rows/{place}/{key}") for key, f in known.values()),
-        ]
-        for place, row in enumerate(rows)
-        if row.get("runs")
-    ]
-    return HtmlTable("What it cost: bytes of all clients, up and down", ["", *known], body)
+    body = []
+    for place, row in enumerate(rows):
+        cells = [Cell(printable(row["row"], 60))]
+        for key, written in known.values():
+            value = value_of(row, key)
+            words = _never(row, main) if key.endswith(f"_to_goal.{main}") else ""
+            cells.append(Cell(words or written(value), value, f"rows/{place}/{key}"))
+        body += [cells] if row.get("runs") else []
+    told = "What it cost: bytes of all clients, up and down"
+    if goal is not None:
+        first = printable(rows[0]["row"], 60)
+        told += f". {common} is 90 % of the way from the untrained encoder to the last round of {first}, seed by seed"
+    return HtmlTable(told, ["", *known], body)
+
+
+def _never(row: Row, main: str) -> str:
+    """That not all of a row's runs reached the accuracy that all rows are asked for."""
+    seeds, arrived = (value_of(row, f"goal_{what}.{main}") for what in ("seeds", "reached"))
+    return "" if seeds is None or arrived is None else never(int(seeds), int(arrived))
 
 
 def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list[HtmlTable]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from rayfed_ssl.report.measures import features_name, protocol_name, shown, subj
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, words, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import DAMAGED, best_below_last, mean, verdict
+from rayfed_ssl.report.verdict import DAMAGED, best_below_last, clients_images, mean, verdict
 
 CLIENTS = 200  # the most with a row in a table
 SHOWN = (  # of the configuration: what a reader asks first
@@ -196,19 +197,24 @@ def _clients(run: RunFolder, studio: Studio) -> Section:
     by_client = {name: value for name, value in blocks.items() if isinstance(value, Mapping)}
     clients = sorted({int(client) for value in by_client.values() for client in value if str(client).isdecimal()})
     if clients:
-        rows = [
-            [
-                Cell(run.client(c)),
-                *(_number(run, "accuracy", name, str(c), form=partial(shown, name)) for name in by_client),
-            ]
-            for c in clients[:CLIENTS]
-        ]
+        rows = [[Cell(run.client(c)), *_of_client(run, c, list(by_client))] for c in clients[:CLIENTS]]
         caption = f"Accuracy by client, last round{', the first 200' if len(clients) > CLIENTS else ''}"
+        if any(clients_images(run.summary, name) for name in by_client):
+            caption += "; below it, on how many of the client's own test images"
         head = ["", *(protocol_name(name) for name in by_client)]
         section.tables.append(HtmlTable(caption, head, rows, folded="Values by client"))
     if run.partition is None:
         section.absent.append("There is no partition.parquet, so who holds what is not known.")
     return section
+
+
+def _of_client(run: RunFolder, client: int, names: Sequence[str]) -> Iterator[Cell]:
+    """What a client is worth by each of these measures, and on how many images of its own."""
+    for name in names:
+        cell, images = _number(run, "accuracy", name, str(client), form=partial(shown, name)), None
+        if cell.raw is not None:
+            images = clients_images(run.summary, name).get(client)
+        yield cell if images is None else replace(cell, note=f"of {plural(images, 'image')}")
 
 
 def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports: bool) -> Section:

@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rayfed_ssl.base.text import listed, printable
+from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.records.comparison import difference, ordered
 from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.significance import APART, MARGIN, Judgement, judged
@@ -147,6 +148,19 @@ def _images(summary: Mapping[str, Any], protocol: str) -> int | None:
     """How many labelled test images a score was measured on; None where the run did not say."""
     known = (summary.get("evaluation") or {}).get("task_test_images" if protocol == "task" else "test_images")
     return known if isinstance(known, int) and known > 0 else None
+
+
+def clients_images(summary: Mapping[str, Any], protocol: str) -> dict[int, int]:
+    """Client -> on how many of its own images its value of a score was measured; empty where the score is of no
+    client's own images, or the run did not say.
+    """
+    kind = "own" if protocol.startswith(OWN) else protocol.partition("_")[0]
+    found = ((summary.get("evaluation") or {}).get("clients_test_images") or {}).get(kind)
+    values = (summary.get("accuracy") or {}).get(protocol)
+    if not isinstance(found, Mapping) or not isinstance(values, Mapping):
+        return {}
+    known = {client for client, value in values.items() if value is not None}
+    return {int(c): n for c, n in found.items() if c in known and c.isdecimal() and isinstance(n, int) and n > 0}
 
 
 def pairs(summary: Mapping[str, Any], block: str, protocol: str) -> Pairs | None:

@@ -6,10 +6,12 @@ what counts is what is given for this run, or at one place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from rayfed_ssl.data.recipes import AugmentConfig
+from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.blocks import TrainConfig, refuse_unused
 from rayfed_ssl.settings.files import ConfigError, flat
 from rayfed_ssl.settings.run import RunSettings
@@ -28,13 +30,38 @@ def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Map
 
 
 def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mapping[str, str]) -> None:
-    """Refuse a key of a file, or of a profile of it, if the key that disables it is in the same file.
+    """Refuse a key of a file, or of a profile of it, if the key that disables it is in the same file, with the value
+    that the run has.
 
     Fully resolved files (every key present) are not checked.
     """
-    given = flat(written).keys()
-    if not {f"train.{name}" for name in TrainConfig.model_fields} - {"train.optimizer"} <= given:
-        _refuse(config, {key: n for key, n in _all(config, unused).items() if {key, n.partition("=")[0]} <= given})
+    given, resolved = flat(written), flat(config.model_dump(mode="json"))
+    if {f"train.{name}" for name in TrainConfig.model_fields} - {"train.optimizer"} <= given.keys():
+        return
+    found = {}
+    for key, needs in _all(config, unused).items():
+        by = needs.partition("=")[0]
+        if {key, by} <= given.keys() and given[by] == resolved.get(by):
+            found[key] = needs
+    _refuse(config, found)
+
+
+def second_view_keys(config: RunSettings, allowed: Sequence[str]) -> dict[str, str]:
+    """The keys of views' second one, where the objective trains on one view of an image, and what each needs.
+
+    Alignment, which ``rank`` measures on two views made as in training, does not count: there training made none.
+
+    Args:
+        allowed: the objectives that the method goes with.
+    """
+    if build_objective(config.objective).views > 1:
+        return {}
+    found, method = config.objective.name, config.method.name
+    needs = f"objective.name=one with two views of an image ({found} has one)"
+    if len(allowed) == 1:
+        needs = f"method.name=one that trains on two views of an image ({method} trains on one)"
+    keys = (name for name in AugmentConfig.model_fields if name.startswith("second_"))
+    return {f"augment.{name}": needs for name in keys}
 
 
 def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from rayfed_ssl.extensions import digests
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.measured_rows import tested_images, train_rows
+from rayfed_ssl.federated.measured_rows import clients_tested_images, tested_images, train_rows
 from rayfed_ssl.federated.messages import SERVER, Diverged
 from rayfed_ssl.federated.plugin import ServerPlugin
 from rayfed_ssl.federated.remarks import largest_class
@@ -241,6 +241,10 @@ class Recorder:
             **settings(self.config.evaluation, known),
             **tested_images(self.federation, self.config),
         }
+        if of_clients := clients_tested_images(self.federation, self.config):
+            summary["evaluation"]["clients_test_images"] = {
+                kind: {str(client): count for client, count in of.items()} for kind, of in of_clients.items()
+            }
         if (largest := largest_class(self.federation.dataset)) is not None:
             summary["largest_class"] = {"name": largest.name, "share": largest.share}
         if (start := self.config.model.start) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,18 @@ from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.evaluation import Split, by_client
 from rayfed_ssl.evaluation.material import Material
+from rayfed_ssl.federated import measured_rows
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.records.figures import client_matrix, label_histogram
 from rayfed_ssl.records.tables import read_metrics
+from rayfed_ssl.report.accuracy_table import images_each
+from rayfed_ssl.report.dispatch import report_of
+from rayfed_ssl.report.verdict import clients_images
 from rayfed_ssl.simulation.checks import image_notes
 from rayfed_ssl.simulation.reevaluation import reevaluate
-from rayfed_ssl.testing.tiny import run_locally
+from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests.evaluation.materials import knn_accuracy
 
 NAMES = ("$a$", "Zürich", "ward 7")  # as they are sorted
@@ -250,3 +255,49 @@ def test_figures_show_names_as_they_are() -> None:
 )  # fmt: skip
 def test_a_name_in_a_files_name_is_harmless(name: str, part: str) -> None:
     assert in_file_name(name) == part
+
+
+def test_on_how_many_images_of_its_own_a_client_is_measured(images: Path, tmp_path: Path) -> None:
+    """The summary says it by client, the report beside each value: 100 % of 6 images is less than of 600."""
+    run_locally(config(images, method__name="fedsimclr", train__rounds=1), tmp_path / "run")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["evaluation"]["clients_test_images"] == {"own": {"0": 6, "1": 8, "2": 10}}  # as the folders hold
+    page = report_of(tmp_path / "run").read_text()
+    assert page.count("on 6 to 10 images each") == 2  # the table of accuracies, and below the figure
+    assert "Measured on 6 to 10 images each; right: how many." in page
+    assert [page.count(f"<small>of {count} images</small>") for count in (6, 8, 10)] == [1, 1, 1]
+    assert re.search(r"own kNN accuracy of 3 clients.* % of (6|8|10) images, highest .* % of (6|8|10) images", page)
+
+    del summary["evaluation"]["clients_test_images"]  # as earlier versions wrote it
+    (tmp_path / "run/summary.json").write_text(json.dumps(summary))
+    page = report_of(tmp_path / "run").read_text()
+    assert "images each;" not in page
+    assert "own kNN" in page
+
+
+def test_who_has_no_value_is_not_counted() -> None:
+    counted = {"evaluation": {"clients_test_images": {"own": {"0": 6, "1": 8, "2": 9}, "task": {"0": 4}}}}
+    accuracy = {"own_knn": {"0": 1.0, "2": 0.5, "7": 0.1}, "own_knn_auc": {"1": None, "2": 1.0}, "task": {"0": 0.5}}
+    summary = {**counted, "accuracy": {**accuracy, "knn": 0.5, "fewshot": {"0": 0.5}}}
+    found = {name: clients_images(summary, name) for name in summary["accuracy"]}
+    assert found == {"own_knn": {0: 6, 2: 9}, "own_knn_auc": {2: 9}, "task": {0: 4}, "knn": {}, "fewshot": {}}
+    assert (images_each({}), images_each({0: 1}), images_each({0: 3, 4: 3})) == (
+        "",
+        "on 1 image each",
+        "on 3 images each",
+    )
+    assert images_each({0: 1234, 1: 3}) == "on 3 to 1,234 images each"
+
+
+def test_the_images_of_own_tasks_are_those_of_each_client() -> None:
+    tasks = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]], "data.partition.name": "iid", "data.public.share": 0.25}
+    for on in ("own", "test"):
+        settings = tiny_run("fedlinked", {**tasks, "evaluation.tasks_on": on})
+        federation = load_federation(settings)
+        found = measured_rows.clients_tested_images(federation, settings)
+        assert found.keys() == {"task"}
+        assert sum(found["task"].values()) == measured_rows.tested_images(federation, settings)["task_test_images"]
+        labels = federation.dataset.test.labels
+        held = {c: len(shard["test"]) for c, shard in enumerate(federation.shards)}
+        shown = {c: int(np.isin(labels, task).sum()) for c, task in enumerate(tasks["data.tasks"])}  # type: ignore[arg-type]
+        assert found["task"] == (held if on == "own" else shown)

@@ -92,6 +92,22 @@ REFUSED = {
         "fedsimclr", {"train": {"local_steps": 3, "local_epochs": 2}},
         "train.local_epochs: found 2; it needs train.local_steps=null",
     ),
+    "a second view of rotation": (
+        "fedavg", {"objective.name": "rotation", "augment.second_blur_p": 0.5},
+        "augment.second_blur_p: found 0.5; it needs objective.name=one with two views of an image (rotation has one)",
+    ),
+    "of the autoencoder, by a plug-in's method": (
+        "fedprox", {"objective.name": "autoencoder", "augment": {"preset": "barlow", "second_solarize_p": 0.0}},
+        "augment.second_solarize_p: found 0.0; it needs objective.name=one with two views of an image (autoencoder ",
+    ),
+    "of labelled images": (
+        "centralized", {"objective.name": "supervised", "augment.second_solarize_p": 0.2},
+        "augment.second_solarize_p: found 0.2; it needs objective.name=one with two views of an image (supervised has",
+    ),
+    "of a method's only objective": (
+        "fedlinked", {**TASKS, "data.public.share": 0.25, "augment.second_blur_p": 0.5},
+        "augment.second_blur_p: found 0.5; it needs method.name=one that trains on two views of an image (fedlinked ",
+    ),
 }  # fmt: skip
 ALLOWED = {
     "momentum of SGD": ("fedsimclr", {"train.optimizer.momentum": 0.5}),
@@ -116,6 +132,10 @@ ALLOWED = {
     "no dictionary": ("fedca", {"method.alignment": False, "method.dictionary_size": 0, "method.ensembling": 0.0}),
     "steps": ("fedsimclr", {"train.local_steps": 3, "train.local_epochs": 1}),
     "epochs": ("fedsimclr", {"train.local_steps": None, "train.local_epochs": 2}),
+    "a second view": ("fedprox", {"objective.name": "byol", "augment.second_blur_p": 0.5}),
+    "a second view beside a turned one": ("fedx", {"augment.second_solarize_p": 0.5}),
+    "a preset's second view": ("fedavg", {"objective.name": "rotation", "augment.preset": "orchestra"}),
+    "no second view": ("fedavg", {"objective.name": "rotation", "augment.second_blur_p": None}),
 }
 
 
@@ -171,6 +191,61 @@ def test_what_stands_beside_the_key_that_makes_it_useless_is_refused(
     with pytest.raises(ConfigError) as refusal:
         loaded(tmp_path, text, *overrides)
     assert str(refusal.value) == line
+
+
+ONE_VIEW = """
+from typing import ClassVar, Literal
+
+from rayfed_ssl.objectives.simclr import SimCLR, SimCLRConfig
+
+
+class Block(SimCLRConfig):
+    name: Literal["one_view"] = "one_view"
+
+
+class OneView(SimCLR):
+    block: ClassVar[type[Block]] = Block
+
+    @property
+    def views(self) -> int:
+        return 1
+
+
+OBJECTIVES = {"one_view": OneView}
+"""
+
+
+def test_views_that_a_method_makes_itself_count(tmp_path: Path) -> None:
+    """FLESD's server makes two views of public images, whatever the clients' objective makes of theirs."""
+    (tmp_path / "one_view.py").write_text(ONE_VIEW, encoding="utf-8")
+    changes = {"imports": ["one_view.py"], "objective.name": "one_view", "augment.second_blur_p": 0.5}
+    with pytest.raises(ConfigError, match=r"augment.second_blur_p: found 0.5; it needs objective.name=one with two"):
+        tiny_run("fedavg", changes, tmp_path)
+    config = tiny_run("flesd", {**changes, "data.public.source": "share"}, tmp_path)
+    assert config.augment.second_blur_p == 0.5
+
+
+ROTATED = "method: {name: fedavg}\nobjective: {name: rotation}\naugment: {second_blur_p: 0.5}\n"
+TRUNKS = f"method: {{name: fedavg_trunk}}\nclients: {{count: 4}}\ndata: {{tasks: {TASKS['data.tasks']}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [(ROTATED, "objective"), (TRUNKS + "augment: {second_blur_p: 0.5}\n", "method")]
+)
+def test_a_second_view_in_a_file_beside_what_makes_one_is_refused(text: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        loaded(tmp_path, text)
+    assert str(refusal.value).startswith(f"augment.second_blur_p: found 0.5; it needs {named}.name=one ")
+
+
+def test_a_second_view_of_a_files_other_runs_is_allowed(tmp_path: Path) -> None:
+    """An option may name another objective, as a sweep over objectives does; likewise a profile."""
+    loaded(tmp_path, ROTATED, "objective.name=simclr")
+    both = ROTATED.replace("rotation", "simclr")
+    loaded(tmp_path, both, "objective.name=rotation")
+    loaded(tmp_path, both + "profiles:\n  cpu: {objective: {name: rotation}}\n")
+    with pytest.raises(ConfigError, match="second_blur_p"):
+        loaded(tmp_path, both, "objective.name=rotation", "augment.second_blur_p=0.5")
 
 
 def test_what_was_resolved_once_is_read_again(tmp_path: Path) -> None:

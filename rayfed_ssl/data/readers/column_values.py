@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import MOST_CLASSES
 from rayfed_ssl.data.readers.walking import FROM_TABLE
 
+MOST_LIKELY, SMALL = 20, 1000  # of a column that looks like labels: its different values, and what bounds integers
 Values = list[str | int | None]
 BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 
@@ -66,6 +67,26 @@ def no_images(kind: pa.DataType) -> str:
     if any(is_text(_value_type(inner)) for _, inner in fields):
         return f"{wanted}; where this names files: {FROM_TABLE}"
     return wanted
+
+
+def count_likely_labels(parts: Iterable[pa.Array]) -> int:
+    """How many different values a column has, if it looks like labels: 2 to ``MOST_LIKELY``, each twice on average, of
+    text or of small integers; else 0, as of one that cannot be read: nobody asked for it. Reads no more than it needs.
+    """
+    found, rows = set[str | int](), 0
+    try:
+        for part in parts:
+            kind = _value_type(part.type)
+            if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+                return 0
+            values = [value for value in part.unique().to_pylist() if value is not None and str(value).strip()]
+            found.update(value if isinstance(value, str) else int(value) for value in values)
+            if len(found) > MOST_LIKELY or any(isinstance(v, int) and not 0 <= v < SMALL for v in found):
+                return 0
+            rows += len(part) - part.null_count
+    except (UnicodeDecodeError, pa.ArrowException, OSError):
+        return 0
+    return len(found) if len(found) >= 2 and rows >= 2 * len(found) else 0
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:

@@ -17,6 +17,7 @@ from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.partition_base import NaturalClients
+from rayfed_ssl.data.readers.column_values import count_likely_labels
 from rayfed_ssl.data.sources import SourceConfig, load
 
 SIZE = 8
@@ -259,7 +260,10 @@ def test_columns_that_are_not_read_are_named_with_the_keys_that_name_some(tmp_pa
     odd, rows = tmp_path / "odd.parquet", 10
     beside = {"ID": [*range(rows)], "image_path": ["x"] * rows, "split": ["train"] * rows, "width": [8] * rows}
     write(odd, diagnosis=["x", "y"] * 5, site=["a", "b"] * 5, **beside, __index_level_0__=[*range(rows)])
-    all_three = "columns diagnosis, site are not read; data.columns.label, .client, .group say which are"
+    all_three = (
+        "columns diagnosis, site are not read; data.columns.label, .client, .group say which are; diagnosis (2 values) "
+        "or site (2 values) may be the labels: data.columns.label=diagnosis"
+    )
     assert unread(odd) == [all_three]
     assert unread(odd) == [all_three]  # of the cache
     assert unread(odd, label="diagnosis") == ["column site is not read; data.columns.client, .group say which are"]
@@ -276,6 +280,47 @@ def test_columns_that_are_not_read_are_named_with_the_keys_that_name_some(tmp_pa
     assert unread(tmp_path / "d", image="image", label=False, group="Patient_ID") == [
         "column img is not read; data.columns.client says which is"
     ]
+
+
+TWICE = ["sick", "well"] * 4
+LIKELY: dict[str, tuple[list[pa.Array], int]] = {
+    "text": ([pa.array(TWICE)], 2),
+    "dictionary": ([pa.array(TWICE).dictionary_encode()], 2),
+    "in parts": ([pa.array(["a", "a"]), pa.array(["b", "c", None, "b", "c", " "])], 3),
+    "grades": ([pa.array([1, 2, 3] * 2)], 3),
+    "booleans": ([pa.array([True, False] * 2)], 2),
+    "one value": ([pa.array(["x"] * 9)], 0),
+    "each once": ([pa.array(["a", "b", "c"])], 0),
+    "many": ([pa.array([str(k // 2) for k in range(42)])], 0),
+    "not too many": ([pa.array([str(k // 2) for k in range(40)])], 20),
+    "fractions": ([pa.array([0.5, 1.5] * 4)], 0),
+    "years": ([pa.array([1999, 2001] * 4)], 0),
+    "negative": ([pa.array([-1, 1] * 4)], 0),
+    "nested": ([pa.array([["a"], ["b"]] * 4)], 0),
+    "no text at all": ([pa.array([b"\xff", b"\xfe"] * 4).view(pa.string())], 0),
+    "nothing": ([], 0),
+}
+
+
+@pytest.mark.parametrize(("parts", "count"), LIKELY.values(), ids=LIKELY)
+def test_which_columns_look_like_labels(parts: list[pa.Array], count: int) -> None:
+    assert count_likely_labels(parts) == count
+
+
+def test_a_column_that_looks_like_labels_is_named_where_none_is_read(tmp_path: Path) -> None:
+    """As text that a shell takes, with at most three candidates; not where there are labels, or none are wanted."""
+    odd = tmp_path / "odd.parquet"
+    others = {"Final Diagnosis": ["x", "y"] * 5, "age": [0.5 + k for k in range(10)]}
+    write(odd, **others, a=[0, 1] * 5, b=[True, False] * 5, c=["u", "v"] * 5)
+    (note,) = unread(odd)
+    told = "Final Diagnosis (2 values) or a (2 values) or b (2 values) may be the labels: "
+    assert note.endswith(f"say which are; {told}'data.columns.label=Final Diagnosis'")
+    assert "may be the labels" not in unread(odd, label="a")[0]
+    assert "may be the labels" not in unread(odd, label=False)[0]
+    write(tmp_path / "labelled.parquet", **others, label=[0, 1] * 5)
+    assert "may be the labels" not in unread(tmp_path / "labelled.parquet")[0]
+    write(tmp_path / "none.parquet", age=others["age"])
+    assert unread(tmp_path / "none.parquet")[0].endswith(".group say which are")
 
 
 def test_of_many_columns_that_are_not_read_ten_are_named_without_what_terminals_act_on(tmp_path: Path) -> None:

@@ -583,6 +583,7 @@ def test_a_pool_without_labels_beside_labelled_tests_says_how_to_go_on(tmp_path)
 
 
 def test_folder_errors_name_the_folder(tmp_path):
+    (tmp_path / "read.me").write_text("nothing")
     refused(r"has no folder train/", tmp_path, "imagefolder")
     (tmp_path / "train").mkdir()
     refused(r"no images below train/ \(known suffixes: .*\.jpg", tmp_path, "imagefolder")
@@ -609,3 +610,21 @@ def test_folder_errors_name_the_folder(tmp_path):
     (tmp_path / "labels.CSV").write_text("file,label\n")
     table = r"labels\.CSV is a file; .*; data\.name=table reads it, and the images that it names"
     refused(table, tmp_path, "imagefolder", path=tmp_path / "labels.CSV")
+
+
+@pytest.mark.parametrize(("layout", "tree"), [("classes", "train/<class>/x.jpg with"), ("flat", "train/.../x.jpg, or")])
+def test_an_empty_folder_is_refused_in_a_short_line(tmp_path: Path, layout: str, tree: str) -> None:
+    """What trees there are helps who has images; who has none looks for the folder."""
+    (tmp_path / "images").mkdir()
+    line = f"data.path: {tmp_path / 'images'} is an empty folder; must hold images, as {tree}"
+    with pytest.raises(UserError) as refusal:
+        fetch(tmp_path / "images", "imagefolder", layout=layout)
+    assert str(refusal.value).startswith(line)
+    assert len(str(refusal.value)) < len(str(tmp_path)) + 200
+    for folder in ("a/b", "test/a", "train"):  # also where the splits are there
+        (tmp_path / "images" / folder).mkdir(parents=True)
+        with pytest.raises(UserError, match=r"holds empty folders alone; must hold images, as train/"):
+            fetch(tmp_path / "images", "imagefolder", layout=layout)
+    (tmp_path / "images/a/read.me").write_text("nothing")
+    with pytest.raises(UserError, match="found a/, test/, train/, test/a/; accepted with"):
+        fetch(tmp_path / "images", "imagefolder", layout=layout)

@@ -406,3 +406,18 @@ def test_a_folder_that_may_not_be_read_and_a_name_that_is_too_long(
     ]  # a row without any text is none
     monkeypatch.setattr(Path, "iterdir", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     refused(r"data\.path: .* cannot be read \(Permission denied\)", tmp_path, "table")
+
+
+def test_a_column_that_looks_like_labels_is_named(tmp_path: Path) -> None:
+    """Where no column is read as labels, the note on columns says which may be, as cells read."""
+    names = [f"{number}.png" for number in range(20)]
+    images(tmp_path, names)
+    rows = [(name, 20 + k / 3, ("sick", "well")[k % 2], k % 5, f"note {k}") for k, name in enumerate(names)]
+    table(tmp_path / "train.csv", rows, "file", "age", "diagnosis", "grade", "remark")
+    (note,) = [note for note in texts(whole(tmp_path).notes) if "not read" in note]
+    assert note == (
+        "columns age, diagnosis, grade, remark are not read; data.columns.label, .client, .group say which are; "
+        "diagnosis (2 values) or grade (5 values) may be the labels: data.columns.label=diagnosis"
+    )
+    (note,) = [n for n in texts(whole(tmp_path, columns={"label": "grade"}).notes) if "not read" in n]
+    assert "may be the labels" not in note

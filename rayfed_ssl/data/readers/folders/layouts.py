@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -34,9 +35,22 @@ TREES = {
 
 
 def layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserError:
-    """What is wrong with the tree below ``path``, what was found there, and which trees are accepted."""
+    """What is wrong with the tree below ``path``, what was found there, and which trees are accepted; shorter where
+    there is no file at all.
+    """
+    if empty := _empty(path):
+        first = TREES[layout].partition("; ")[0]
+        return UserError(f"{key}.path: {printable(path)} {empty}; must hold images, as {first}")
     trees = "; ".join(f"with {key}.layout={name}: {TREES[name]}" for name in sorted(TREES, key=lambda n: n != layout))
     return UserError(f"{key}.path: {printable(path)} {problem}; found {_found(path, key)}; accepted {trees}")
+
+
+def _empty(path: Path) -> str:
+    """That a folder is empty, or holds empty folders alone; "" where there is a file, or a link."""
+    for folder, folders, files in os.walk(path):
+        if files or any(os.path.islink(os.path.join(folder, name)) for name in folders):
+            return ""
+    return "holds empty folders alone" if any(path.iterdir()) else "is an empty folder"
 
 
 def _found(path: Path, key: str, most: int = 5) -> str:

@@ -19,8 +19,9 @@ with a note;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ from rayfed_ssl.data.readers.column_values import (
     Empty,
     Unnamed,
     Values,
+    count_likely_labels,
     encoded_images,
     label_texts,
     label_values,
@@ -126,17 +128,28 @@ def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note |
     """:func:`unread_columns` of a file."""
     with readable(file, key) as opened:
         names = list(dict.fromkeys(opened.schema_arrow.names))
-    return unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS)
+
+        def values(name: str) -> Iterator[pa.Array]:
+            return (batch.column(0) for batch in opened.iter_batches(columns=[name]) if batch.num_columns == 1)
+
+        return unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS, values)
 
 
 def unread_columns(
-    names: Sequence[str], columns: Columns, single: bool, key: str, images: Sequence[str], labels: Sequence[str]
+    names: Sequence[str],
+    columns: Columns,
+    single: bool,
+    key: str,
+    images: Sequence[str],
+    labels: Sequence[str],
+    values: Callable[[str], Iterable[pa.Array]],
 ) -> list[Note | str]:
     """Lines on columns that are not read: one that seems to be a group, and those that may be what a key without a
-    value names.
+    value names; where no labels are read, also which of them look like labels.
 
     Args:
         images, labels: the columns that are taken for these where no key names one, the first that is there.
+        values: the values of a column, in parts.
     """
     group = next(iter(ungrouped(names, single, key)), None) if columns.group is None else None
     asked = [what for what in ("label", *NAMED) if getattr(columns, what) is None]
@@ -148,18 +161,31 @@ def unread_columns(
             read.update(usual)
     if group is not None:
         read.add(next(name for name in names if is_group(name)))
-    others = [
-        printable(name, 40)
+    left = [
+        name
         for name in names
         if name not in read and bare(name) not in OF_IMAGES and not name.startswith("__index_level_")
     ]
+    others = [printable(name, 40) for name in left]
     notes: list[Note | str] = [] if group is None else [group]
     if others and asked:
         more = f" and {len(others) - MOST_UNREAD} more" if len(others) > MOST_UNREAD else ""
         are = f"column {others[0]} is" if len(others) == 1 else f"columns {', '.join(others[:MOST_UNREAD])}{more} are"
         say = "says which is" if len(asked) == 1 else "say which are"
-        notes.append(f"{are} not read; {key}.columns.{', .'.join(asked)} {say}")
+        unlabelled = columns.label is None and not any(name in names for name in labels)
+        likely = _likely_labels(left[:MOST_UNREAD], values, key) if unlabelled else ""
+        notes.append(f"{are} not read; {key}.columns.{', .'.join(asked)} {say}{likely}")
     return notes
+
+
+def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]], key: str) -> str:
+    """Which of these columns look like labels, and the key that reads the first of them; "" where none does."""
+    counts = {name: count for name in names if (count := count_likely_labels(values(name)))}
+    if not counts:
+        return ""
+    told = [f"{printable(name, 40)} ({count} values)" for name, count in list(counts.items())[:3]]
+    asked = quote(f"{key}.columns.label={printable(next(iter(counts)))}")
+    return f"; {' or '.join(told)} may be the labels: {asked}"
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:

@@ -53,6 +53,11 @@ class CellTable:
         at = self.names.index(name)
         return [row[at] for row in self.rows]
 
+    def parts(self, name: str) -> list[pa.Array]:
+        """A column's values, as :func:`typed` reads them."""
+        values: list[pa.Array] = typed(self.cells(name), fractions=True)[0].chunks
+        return values
+
     def line(self, row: int) -> str:
         """What messages call a row."""
         return f"line {self.lines[row]} of {self.file}"

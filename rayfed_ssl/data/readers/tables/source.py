@@ -126,7 +126,8 @@ def table_source(
     if key == "data":
         labels = [name for name in (label_column(first.table, columns, key),) if name]
         names = [name for name in first.table.names if name]
-        notes += unread_columns(names, columns, "test" not in found, key, [first.image], labels)
+        single = "test" not in found
+        notes += unread_columns(names, columns, single, key, [first.image], labels, first.table.parts)
     tests = splits["test"].table.shown
     return Source(
         tuple(dict.fromkeys(files)),
