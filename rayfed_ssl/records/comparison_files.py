@@ -7,11 +7,11 @@ Accuracies are fractions, bytes are bytes (MB: millions) of all clients, up and 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -22,6 +22,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
 from rayfed_ssl.records.comparison_notes import goal_name, leaked, notes
+from rayfed_ssl.records.gains import GoalCost
 from rayfed_ssl.records.image_pairs import WHAT, DrawnInterval, drawn
 from rayfed_ssl.records.image_sampling import test_images
 from rayfed_ssl.records.leaked import Area
@@ -194,9 +195,9 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
         numbers: list[str | tuple[str, ...]] = [megabytes(row.bytes_per_round), megabytes(row.bytes_total)]
         numbers += [megabytes(row.bytes_to(main))] if main else []
         cost = row.to_goal(comparison.first, main) if main else None
-        numbers += [(cost and cost.never) or megabytes(cost and cost.bytes)] if goal else []
+        numbers += [_until(cost, megabytes, "bytes")] if goal else []
         numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
-        numbers += [(cost and cost.never) or _number(cost and cost.hours)] if clock and goal else []
+        numbers += [_until(cost, _number, "hours")] if clock and goal else []
         numbers += [_number(row.epsilon)] if private else []
         numbers += [_area(leaks[row.name])] if leaks else []
         numbers += [_seconds(row.rounds_s)]
@@ -235,6 +236,11 @@ def _cell(measure: str, found: Spread | None, to_first: Difference | None) -> tu
     if (word := to_first.judged(margin_of(measure))) in ("level", APART):
         lines.append(f"{word}, one seed" if to_first.count == 1 else word)
     return tuple(lines)
+
+
+def _until(cost: GoalCost | None, shown: Callable[[float | None], str], of: Literal["bytes", "hours"]) -> str:
+    """What it cost to reach the first row's goal; that it was not reached, in words."""
+    return "-" if cost is None else cost.never or shown(cost.bytes if of == "bytes" else cost.hours)
 
 
 def _area(area: Area | None) -> tuple[str, ...]:

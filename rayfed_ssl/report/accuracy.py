@@ -187,8 +187,8 @@ def _dumbbells(
             axes.plot(by * before[client], row, "o", markersize=3.6, markerfacecolor="none", markeredgecolor=MUTED)
         axes.plot(by * last[client], row, "o", markersize=4.2 if named else 2, color=SERIES[0], zorder=3)
         if named and client in images:
-            at = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-            axes.annotate(f"{images[client]:,}", (1.02, row), va="center", fontsize=6.5, **at)
+            place = axes.get_yaxis_transform()  # x of the axes, y of the data
+            axes.text(1.02, row, f"{images[client]:,}", va="center", fontsize=6.5, transform=place)
     axes.axvline(by * fmean(last.values()), color=INK, linewidth=0.8, linestyle=":")
     axes.set(xlabel=f"{axis(measure)}; dotted: mean", ylabel="client" if named else "clients by accuracy")
     axes.set_ylim(len(clients) - 0.4, -0.6)

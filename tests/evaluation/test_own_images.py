@@ -290,14 +290,15 @@ def test_who_has_no_value_is_not_counted() -> None:
 
 
 def test_the_images_of_own_tasks_are_those_of_each_client() -> None:
-    tasks = {"data.tasks": [[0, 1], [1, 2], [6, 3, 4], [5, 7]], "data.partition.name": "iid", "data.public.share": 0.25}
+    tasks = [[0, 1], [1, 2], [6, 3, 4], [5, 7]]
+    given = {"data.tasks": tasks, "data.partition.name": "iid", "data.public.share": 0.25}
     for on in ("own", "test"):
-        settings = tiny_run("fedlinked", {**tasks, "evaluation.tasks_on": on})
+        settings = tiny_run("fedlinked", {**given, "evaluation.tasks_on": on})
         federation = load_federation(settings)
         found = measured_rows.clients_tested_images(federation, settings)
         assert found.keys() == {"task"}
         assert sum(found["task"].values()) == measured_rows.tested_images(federation, settings)["task_test_images"]
         labels = federation.dataset.test.labels
         held = {c: len(shard["test"]) for c, shard in enumerate(federation.shards)}
-        shown = {c: int(np.isin(labels, task).sum()) for c, task in enumerate(tasks["data.tasks"])}  # type: ignore[arg-type]
+        shown = {c: int(np.isin(labels, task).sum()) for c, task in enumerate(tasks)}
         assert found["task"] == (held if on == "own" else shown)
