@@ -6,6 +6,7 @@ The untrained encoder is a dashed line, what raw pixels are worth by the same pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import fmean
 
 from matplotlib.axes import Axes
@@ -93,7 +94,7 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
             caption += f" Measured {images_each(images)}{'; right: how many' if len(last) <= NAMED else ''}."
         yield studio.draw(
             f"clients_{name}", f"Clients: {protocol_name(name)}",
-            lambda f, n=name, a=last, b=before, of=images: _dumbbells(f, n, a, b, run.client_names, of),  # type: ignore[misc]
+            partial(_dumbbells, measure=name, last=last, before=before, names=run.client_names, images=images),
             alt=(
                 f"{subject(name)} of {len(last)} clients in round {max(trained)}: mean "
                 f"{shown(name, fmean(last.values()))}, lowest {run.client(low)} with {told[low]}, highest "
