@@ -231,6 +231,7 @@ def public_sites() -> Iterator[tuple[str, range]]:
                     yield str(file), range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
+@pytest.mark.long
 def test_no_kind_of_note_that_a_card_has_is_missing_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, make = set(), Note.__init__
 
@@ -282,6 +283,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.long
 def test_the_card_qualifies_its_numbers_and_names_nobody(folder: Path, tmp_path: Path) -> None:
     export(run_encoder(folder), "torchscript", tmp_path / "x")
     card = (tmp_path / "x/README.md").read_text(encoding="utf-8")

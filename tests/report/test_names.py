@@ -44,6 +44,7 @@ def texts(run: Path, figure: str) -> str:
     return (run / "figures" / f"{figure}.svg").read_text(encoding="utf-8").replace("&apos;", "'")
 
 
+@pytest.mark.long
 def test_figures_call_clients_and_classes_by_their_names(named: Path) -> None:
     wards = [short(ward) for ward in WARDS]
     assert wards == ["Charité", "St. Thomas' H…"]
