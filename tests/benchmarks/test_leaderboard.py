@@ -218,6 +218,7 @@ def test_a_row_says_what_the_run_folder_says(cell: rows.Cell, images: Path, ende
     assert found["machine"].endswith(f", {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores")
 
 
+@pytest.mark.long
 def test_a_row_of_mixed_architectures_has_the_accuracies_of_each(
     cell: rows.Cell, images: Path, ended: Path, tmp_path: Path
 ) -> None:

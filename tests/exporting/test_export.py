@@ -29,6 +29,8 @@ from rayfed_ssl.models import ModelConfig, build_encoder, load_exported
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.simulation.reevaluation import reevaluate
 
+pytestmark = pytest.mark.long
+
 PIXELS = np.random.default_rng(1).integers(0, 256, (7, 16, 16, 3), np.uint8)
 COMPILED = "__pycache__"  # what Python leaves beside a file that it ran
 
@@ -91,7 +93,6 @@ print(encoder.described()["dim"], tuple(features.shape))
 """
 
 
-@pytest.mark.long
 def test_the_encoder_loads_where_there_is_only_torch(exported: Path, expected: torch.Tensor, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
@@ -127,7 +128,6 @@ def test_torchscript_gives_the_same_features(exported: Path, expected: torch.Ten
             torch.testing.assert_close(program(torch.from_numpy(PIXELS[:count])), expected[:count], atol=1e-5, rtol=0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "channels", "width"), [("timm/test_vit", 1, 1), ("fixup_resnet20", 3, 0.1), ("vgg9", 3, 0.1)]
 )
@@ -249,7 +249,6 @@ def test_the_cards_code_runs(exported: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert blocks
 
 
-@pytest.mark.long
 def test_a_card_of_a_client_shows_that_clients_values(mixed_run: Path, tmp_path: Path) -> None:
     summary = json.loads((mixed_run / "summary.json").read_text())
     export(run_encoder(mixed_run, 1), "torchscript", tmp_path / "x", "apache-2.0")
@@ -273,7 +272,6 @@ def test_a_card_of_a_client_shows_that_clients_values(mixed_run: Path, tmp_path:
     assert "# mixed: the encoder of client 1" in card
 
 
-@pytest.mark.long
 def test_later_evaluations_and_privacy_are_on_the_card(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
@@ -404,7 +402,6 @@ def test_onnx_names_its_extra(run: Path, capsys: pytest.CaptureFixture[str], mon
     assert found == (2, "", "--to onnx: needs onnxscript, not installed: pip install 'rayfed-ssl[onnx]'\n")
 
 
-@pytest.mark.long
 def test_what_fails_half_way_leaves_nothing(
     encoder: RunEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

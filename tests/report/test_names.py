@@ -14,6 +14,8 @@ from rayfed_ssl.report.formats import short
 from rayfed_ssl.report.run import report
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
+pytestmark = pytest.mark.long
+
 WARDS, KINDS = ("Charité", "St. Thomas' Hospital, London"), ("benign", "malignant", "none of these")
 
 
@@ -44,7 +46,6 @@ def texts(run: Path, figure: str) -> str:
     return (run / "figures" / f"{figure}.svg").read_text(encoding="utf-8").replace("&apos;", "'")
 
 
-@pytest.mark.long
 def test_figures_call_clients_and_classes_by_their_names(named: Path) -> None:
     wards = [short(ward) for ward in WARDS]
     assert wards == ["Charité", "St. Thomas' H…"]

@@ -147,6 +147,7 @@ class Killed(BaseException):
     """Ends a run wherever it is, as a signal would."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_killed_in_mid_round_equals_undisturbed(
     case: str, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
