@@ -16,6 +16,7 @@ from rayfed_ssl.federated.workload import Traffic
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings.transport import TransportConfig
 from rayfed_ssl.simulation.assembly import rehearse
+from rayfed_ssl.simulation.checks import coded_weights
 from tests.tiny import UNPREDICTED, booked, run_locally, tiny
 
 CODED = TransportConfig.model_validate(
@@ -73,3 +74,17 @@ def test_predictions_are_exact_and_weights_cross_as_the_row_says(
     if plain is not None:
         assert (found.down < plain.down) == ("down" in seen)
         assert (found.up < plain.up) == ("up" in seen)
+
+
+def test_a_run_says_how_weights_cross_where_they_do() -> None:
+    found = {
+        name: [note.text for note in coded_weights(tiny(name).model_copy(update={"transport": CODED}))]
+        for name in ("fedsimclr", "flesd", "local")
+    }
+    ends = " (transport): receivers compute with what arrives"
+    assert found == {
+        "fedsimclr": [f"weights go up as 4-bit QSGD in buckets of 100, down as float16{ends}"],
+        "flesd": [f"weights go down as float16{ends}"],
+        "local": [],
+    }
+    assert coded_weights(tiny("fedsimclr")) == []

@@ -259,7 +259,7 @@ def coded_weights(config: RunConfig) -> list[Note]:
     if not coded:
         return []
     said = f"weights go {', '.join(f'{way} as {transport.code(way).title}' for way in coded)} (transport)"
-    return [Note.shareable(said, ": the model is a mean of what arrives, rounded as it crosses")]
+    return [Note.shareable(said, ": receivers compute with what arrives")]
 
 
 def _spans_clients(groups: np.ndarray, clients: np.ndarray) -> bool:

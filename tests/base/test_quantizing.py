@@ -106,6 +106,13 @@ def test_the_bytes_are_those_of_packed_bits_that_decode_to_the_same(bits: int, c
     assert decoded.tobytes() == dequantized(levels, scales, bits, bucket).tobytes()
 
 
+def test_a_bucket_of_zeros_is_divided_by_nothing() -> None:
+    with np.errstate(divide="raise", invalid="raise"):
+        levels, scales = quantized(np.array([0, 0, 5], np.float32), 4, 2, np.random.default_rng(0))
+    assert levels.tolist() == [0, 0, 7]
+    assert scales.tolist() == [0, 5]
+
+
 def test_the_same_numbers_give_the_same_levels_and_others_give_others() -> None:
     vector = values(250)
     first, same, other = (quantized(vector, 4, 16, np.random.default_rng(seed))[0] for seed in (1, 1, 2))
