@@ -37,6 +37,18 @@ for _name in sorted(METHODS):
 LARS = {"name": "lars", "lr": 0.3, "trust_coefficient": 0.02, "weight_decay": 1e-4, "schedule": "cosine", "warmup": 2}
 Test_fedbyol_with_lars = pytest.mark.long(contract("fedbyol", {"train.optimizer": LARS}))
 
+FEW_BYTES = {"up": {"name": "quantized", "bits": 4, "bucket": 64}, "down": {"name": "quantized", "bits": 8}}
+Test_fedbyol_in_few_bytes = contract(
+    "fedbyol", {"transport": FEW_BYTES, "objective.target": "averaged", "participation.fraction": 0.75}
+)
+Test_feddf_in_few_bytes = pytest.mark.long(
+    contract(
+        "feddf",
+        {**OWN["feddf"], "transport": {"up": {"name": "float16"}, "down": FEW_BYTES["down"]}},
+        reseeded=RESEEDED["feddf"],
+    )
+)
+
 
 def test_predictions_that_are_left_out_are_known() -> None:
     """The suite passes over a prediction that is None: those that were there before have to stay."""

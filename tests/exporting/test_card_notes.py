@@ -18,6 +18,7 @@ import pytest
 import rayfed_ssl
 from rayfed_ssl.base import notes as notes_module
 from rayfed_ssl.base.notes import Note, as_notes, public_lines
+from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.holdout import held_out_notes
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.partition import FromFile, Natural
@@ -41,7 +42,7 @@ from rayfed_ssl.methods.fedprox import Server as FedProx
 from rayfed_ssl.methods.fedsc import Server as FedSC
 from rayfed_ssl.methods.ldawa import Server as LDAWA
 from rayfed_ssl.methods.parts.privacy import Mechanism
-from rayfed_ssl.simulation.checks import image_notes, one_owner, split_groups
+from rayfed_ssl.simulation.checks import coded_weights, image_notes, one_owner, split_groups
 from tests.data.files import pictures, put
 from tests.tiny import run_locally, tiny
 
@@ -137,9 +138,13 @@ def of_methods() -> tuple[Note, ...]:
     return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.notes(runs), FedSC.notes(alone)[0]])
 
 
+def in_few_bytes() -> RunConfig:
+    return tiny("fedsimclr", transport={"up": {"name": "quantized", "bits": 4}, "down": {"name": "float16"}})
+
+
 def all_kinds(folder: Path) -> tuple[Note, ...]:
     put(folder, {f"train/{name}.png": image for name, image in zip((f"{WHO}_1", "2"), pictures(2), strict=True)})
-    return (*of_data(folder), *of_dealing(), *of_files(folder), *of_methods())
+    return (*of_data(folder), *of_dealing(), *of_files(folder), *of_methods(), *coded_weights(in_few_bytes()))
 
 
 LINES = (
@@ -206,6 +211,7 @@ LINES = (
         "method.privacy.delta: found 0.5, but clients have up to 20 images: a delta of 1/20 or more allows a mechanism "
         "that publishes one of them"
     ),
+    "weights go up as 4-bit QSGD in buckets of 512, down as float16 (transport)",
 )
 
 

@@ -190,10 +190,18 @@ def buffered(method: str = "fedbyol", **changes: object) -> RunConfig:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["fedbyol", "fedprox", "fedema", "fedx"])
-def test_all_clients_at_equal_speed_is_the_synchronous_mean_bit_for_bit(method: str, tmp_path: Path) -> None:
-    run_locally(tiny(method, system={"latency_s": 10.0}, participation__fraction=1.0), tmp_path / "sync")
-    run_locally(buffered(method, participation__fraction=1.0), tmp_path / "buffered")
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        *((method, {}) for method in ("fedbyol", "fedprox", "fedema", "fedx")),
+        ("fedbyol", {"transport": {"up": {"name": "quantized", "bits": 4}, "down": {"name": "quantized"}}}),
+    ],
+)
+def test_all_clients_at_equal_speed_is_the_synchronous_mean_bit_for_bit(
+    method: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    run_locally(tiny(method, system={"latency_s": 10.0}, participation__fraction=1.0, **changes), tmp_path / "sync")
+    run_locally(buffered(method, participation__fraction=1.0, **changes), tmp_path / "buffered")
     assert encoders(tmp_path / "buffered") == encoders(tmp_path / "sync")
     assert booked(tmp_path / "buffered") == booked(tmp_path / "sync")
     found, expected = measured(tmp_path / "buffered"), measured(tmp_path / "sync")
