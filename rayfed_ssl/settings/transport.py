@@ -71,11 +71,11 @@ class TransportConfig(Block):
     """In how many bytes weights cross; running statistics cross as float32. Other values have keys of their method."""
 
     up: Annotated[Code, Field(discriminator="name")] = FULL
-    """What clients reply with, as the difference to what they were sent where they were (FedPAQ, Reisizadeh et al.
-    2020).
+    """What clients reply with: as the difference to weights that they were sent by the same name, if they were (FedPAQ,
+    Reisizadeh et al. 2020).
     """
     down: Annotated[Code, Field(discriminator="name")] = FULL
-    """What the server sends, which keeps its own values as they are."""
+    """What the server sends; its own values stay as they are."""
 
     def code(self, way: Direction) -> Code:
         """The code of a direction."""
