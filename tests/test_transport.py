@@ -42,9 +42,10 @@ def coded(case: str) -> RunConfig:
 def predicted(config: RunConfig) -> Traffic | None:
     """The bytes of the whole run, by what the method and its plug-ins say."""
     parts, total, met = rehearse(config, load_federation(config))[0], Traffic(0, 0), set[int]()
+    heard: list[Any] = [parts.server, *parts.plugins.values()]
     for t in range(config.train.rounds + 1):
         clients = parts.server.asked(t) if t else parts.server.setup.clients
-        for client, part in product(clients, [parts.server, *parts.plugins.values()]):
+        for client, part in product(clients, heard):
             if (traffic := part.traffic(t, client, met)) is None:
                 return None
             total += traffic
