@@ -42,9 +42,10 @@ def coded(case: str) -> RunConfig:
 def predicted(config: RunConfig) -> Traffic | None:
     """The bytes of the whole run, by what the method and its plug-ins say."""
     parts, total, met = rehearse(config, load_federation(config))[0], Traffic(0, 0), set[int]()
+    heard: list[Any] = [parts.server, *parts.plugins.values()]
     for t in range(config.train.rounds + 1):
         clients = parts.server.asked(t) if t else parts.server.setup.clients
-        for client, part in product(clients, [parts.server, *parts.plugins.values()]):
+        for client, part in product(clients, heard):
             if (traffic := part.traffic(t, client, met)) is None:
                 return None
             total += traffic
@@ -88,3 +89,12 @@ def test_a_run_says_how_weights_cross_where_they_do() -> None:
         "local": [],
     }
     assert coded_weights(tiny("fedsimclr")) == []
+
+
+def test_a_reply_that_is_predicted_by_values_takes_what_their_size_does() -> None:
+    """``fitting`` with weights themselves, as a method of one's own may call it."""
+    server = rehearse(config := coded("fedsimclr"), load_federation(config))[0].server
+    size = server.setup.network_size("small_cnn_bn")
+    assert server.fitting(0, weights=server.weights) == server.fitting(0, weights=size)
+    down = server.setup.network_size("small_cnn_bn", "down").total
+    assert size.total < down == server.setup.weight_bytes("small_cnn_bn")

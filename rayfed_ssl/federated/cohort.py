@@ -50,8 +50,10 @@ class Cohort(Backend):
     """The clients of the current round and the verbs a server has for them."""
 
     def __init__(self, config: RunSettings, federation: Federation, ledger: Ledger) -> None:
-        self.config, self.federation = config, federation
-        self.ledger, ledger.code = ledger, config.transport.down
+        self.config = config
+        self.federation = federation
+        self.ledger = ledger
+        self.ledger.code = config.transport.down
         self._downloads = Downloads(config.transport.down, config.seed)
         self.plugins: dict[str, ServerPlugin[Any]] = {}
         self.clients: tuple[int, ...] = federation.clients
@@ -124,16 +126,11 @@ class Cohort(Backend):
         return self._asked(self._asked_for.promise(operation), operation, each, clients, message)
 
     def _asked(
-        self,
-        question: object,
-        operation: str,
-        each: Each | None,
-        clients: Sequence[int] | None,
-        message: dict[str, Any],
+        self, question: object, operation: str, each: Each | None, clients: Sequence[int] | None, common: dict[str, Any]
     ) -> Iterator[Reply]:
         self._asked_for.read(question)
         whom = tuple(self.clients if clients is None else clients)
-        task = Task(operation, self.round, message)
+        task = Task(operation, self.round, common)
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             for chunk in self._run_sent(task, replying, own, None):
                 yield from self._take(task, chunk)
