@@ -115,6 +115,22 @@ def test_what_is_kept_is_of_the_clients_images_alone(run: Path) -> None:
     assert found.tolist() == sorted(expected)
 
 
+def test_a_key_that_other_images_need_is_said_in_their_block(run: Path, tmp_path: Path) -> None:
+    """``data.layout=clients`` among the command's arguments would be refused: the run was what it was."""
+    other = tmp_path / "other"
+    for number, folder in enumerate(f"{site}/{kind}" for site in ("north", "south") for kind in ("ill", "well")):
+        for image in other_images(tmp_path / f"made{number}", seen=0).glob("test/*/*.png"):
+            (other / folder).mkdir(parents=True, exist_ok=True)
+            shutil.copy(image, other / folder / image.name)
+    with pytest.raises(UserError) as refused:
+        reevaluate(run, ["knn"], data=str(other))
+    assert "allowed: data.layout=clients if" in str(refused.value)
+    block = f"{{name: imagefolder, path: {other}, layout: VALUE}}"
+    assert str(refused.value).endswith(f"; here data.layout stands in a block: --data '{block}'")
+    found = reevaluate(run, ["knn"], data=block.replace("VALUE", "clients"))
+    assert found["other data"][f"imagefolder:{other}"]["images"]["test"] > 0
+
+
 @pytest.mark.parametrize("named", ["run folder", "file"])
 def test_a_run_that_begins_with_an_encoder_is_told_what_that_has_seen(named: str, run: Path, tmp_path: Path) -> None:
     federation, held = load_federation(config()), read_trained(run)
