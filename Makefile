@@ -9,7 +9,7 @@ READY := .venv/.installed
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # else every process that a test starts compiles the library again
 
-.PHONY: help bench demo test test-cluster test-gpu mutants docs lint types
+.PHONY: help bench demo test test-cluster test-long test-gpu mutants docs lint types
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +30,17 @@ demo: $(READY)  ## Run configs/demo.yaml: it prints the accuracy and where to lo
 	env -u OMP_NUM_THREADS $(BIN)/rayfed-ssl run configs/demo.yaml --out runs/demo
 	@echo "commands      . $(BIN)/activate puts rayfed-ssl and tensorboard on the path"
 
-test: lint types  ## Lint, types, and every test that needs no cluster of its own
-	$(BIN)/python -m pytest -m 'not cluster and not gpu' --timeout 300 -n 2 --dist loadscope --durations 10
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --durations 10
+
+test: lint types  ## Lint, types, and the tests to run after every change
+	$(PYTEST) -m 'not long and not cluster and not gpu' --timeout 300
 
 test-cluster: $(READY)  ## The tests that start and kill Ray clusters
-	$(BIN)/python -m pytest -m cluster --timeout 900 -n 2 --dist loadscope --durations 10
+	$(PYTEST) -m 'cluster and not long' --timeout 900
+
+test-long: $(READY)  ## The tests that take long: processes, browsers, notebooks, all methods, more clusters
+	$(PYTEST) -m 'long and not cluster and not gpu' --timeout 300
+	$(PYTEST) -m 'long and cluster' --timeout 900
 
 test-gpu: $(READY)  ## What takes a GPU: the contract of every method on it, and what the CPU computes
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \

@@ -233,16 +233,18 @@ def _with_values(body: Sequence[Sequence[str]]) -> list[int]:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
+def made_at(methods: Mapping[str, Seeds]) -> str:
+    """How many runs a table has, and their commits."""
+    runs = [row for seeds in methods.values() for row in seeds.values()]
+    commits, dirty = sorted({row["commit"] for row in runs}), sum(row["changed"] for row in runs)
+    text = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, made at {', '.join(commits)}"
+    return text + (f", {dirty} of them with changes that were not committed." if dirty else ".")
+
+
 def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str, kind: str) -> str:
     """What a reader of one table has to know: runs, commits, how settings were chosen, what ranks mean."""
     methods = of_table(rows, data, partition, kind)
-    runs = [row for seeds in methods.values() for row in seeds.values()]
-    commits = sorted({row["commit"] for row in runs})
-    dirty = sum(row["changed"] for row in runs)
-    parts = [
-        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, made at {', '.join(commits)}"
-        + (f", {dirty} of them with changes that were not committed." if dirty else ".")
-    ]
+    parts = [made_at(methods)]
     if kind == TUNED:
         source = board["tuning"]["chosen_on"][data]
         where = "another split" if source == data else f"images of {NAMES.get(source, source)}"

@@ -2,6 +2,7 @@
 
     python benchmarks/mutants.py                        # all of benchmarks/mutants.toml; make mutants
     python benchmarks/mutants.py --only flesd --jobs 2  # those whose file, text or equation holds "flesd"
+    python benchmarks/mutants.py --short                # do the tests of `make test` alone notice?
 
 A mutant is applied to a temporary copy of the tree, never to the working tree. One line per mutant: which test killed
 it, or SURVIVED. Exit status 1 where one survives, 2 where the list or the unbroken tree is at fault.
@@ -34,6 +35,7 @@ SOURCES = ("rayfed_ssl", "actors", "tune", "benchmarks")  # where files are look
 COPIED = ("rayfed_ssl", "actors", "tune", "tests", "benchmarks", "configs", "docs", "pyproject.toml")
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["torch", "torchvision", "sklearn.linear_model", "scipy.optimize", "pyarrow.parquet", "pydantic", "pytest"]
+NOTHING_CHOSEN = 5  # pytest's exit status
 LIMIT_S = 600  # of computing; a mutant that never ends is noticed, too
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -86,20 +88,21 @@ def load(table: Path = TABLE) -> list[Mutant]:
     return [Mutant(g["file"], *row, tuple(g["tests"])) for g in groups for row in g["mutants"]]
 
 
-def pytest(root: Path, tests: Sequence[Path]) -> tuple[int, str]:
-    """The exit status and the output of the tests of the tree at ``root``, in a fresh process.
+def pytest(root: Path, tests: Sequence[Path], marks: str = "") -> tuple[int, str]:
+    """The exit status and the output of the tests of the tree at ``root``, in a fresh process: those that ``marks``, as
+    pytest's ``-m``, chooses.
 
     The process is forked from one that has the large libraries in memory, which takes longer than most of the tests.
     """
     output = root / "output.txt"
-    process = CONTEXT.Process(target=run_tests, args=(root, [str(test) for test in tests], output))
+    process = CONTEXT.Process(target=run_tests, args=(root, ["-m", marks, *map(str, tests)], output))
     process.start()
     process.join()
     assert process.exitcode is not None
     return process.exitcode, read(output)
 
 
-def run_tests(root: Path, tests: Sequence[str], output: Path) -> None:
+def run_tests(root: Path, arguments: Sequence[str], output: Path) -> None:
     """What the process does. It leaves no bytecode, whose date could hide a change."""
     import pytest
 
@@ -115,7 +118,7 @@ def run_tests(root: Path, tests: Sequence[str], output: Path) -> None:
 
         if not Path(rayfed_ssl.config.__file__).is_relative_to(root):
             sys.exit(f"not the copy below {root} was imported, but {rayfed_ssl.config.__file__}")
-        status = pytest.main(["-x", "-rfE", "-p", "no:cacheprovider", *tests])
+        status = pytest.main(["-x", "-rfE", "-p", "no:cacheprovider", *arguments])
         sys.stdout.flush()
     os._exit(int(status))  # nothing is left to do
 
@@ -136,16 +139,16 @@ def copies(count: int) -> Iterator[list[Path]]:
         yield roots
 
 
-def verdict(mutant: Mutant, root: Path) -> tuple[bool, str]:
-    """Whether the tests killed it, and which one did."""
+def verdict(mutant: Mutant, root: Path, marks: str = "") -> tuple[bool, str]:
+    """Whether the tests that ``marks`` chooses killed it, and which one did."""
     path, broken = mutant.applied(root)
     whole = read(path)
     path.write_text(broken, encoding="utf-8")
     try:
-        status, output = pytest(root, mutant.test_files(root))
+        status, output = pytest(root, mutant.test_files(root), marks)
     finally:
         path.write_text(whole, encoding="utf-8")
-    if status == 0:
+    if status in (0, NOTHING_CHOSEN):
         return False, ""
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return True, f"{LIMIT_S} s without an end"
@@ -168,7 +171,9 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=1, help="mutants at a time, each with a core and a copy of the tree"
     )
+    parser.add_argument("--short", action="store_true", help="by the tests of make test alone, none of make test-long")
     options = parser.parse_args()
+    marks = "not long" if options.short else ""
     wanted = re.compile(options.only, re.IGNORECASE)
     mutants = [m for m in load() if wanted.search(f"{m}\n{m.text}")]
     survivors = 0
@@ -192,7 +197,7 @@ def main() -> int:
 
             files = sorted({test.relative_to(ROOT) for mutant in mutants for test in mutant.test_files(ROOT)})
             list(pool.map(partial(lent, check_whole), files))
-            verdicts = pool.map(partial(lent, verdict), mutants)
+            verdicts = pool.map(partial(lent, partial(verdict, marks=marks)), mutants)
             for mutant, (killed, by) in zip(mutants, verdicts, strict=True):
                 survivors += not killed
                 print(f"killed    {mutant}  [{by}]" if killed else f"SURVIVED  {mutant}", flush=True)

@@ -30,6 +30,7 @@ import claims_tables  # noqa: E402
 import gpu_table  # noqa: E402
 import leaderboard_absolute as board_absolute  # noqa: E402
 import leaderboard_agreement as board_agreement  # noqa: E402
+import leaderboard_bytes as board_bytes  # noqa: E402
 import leaderboard_grids as board_grids  # noqa: E402
 import leaderboard_labels as board_labels  # noqa: E402
 import leaderboard_longer as longer  # noqa: E402
@@ -220,6 +221,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         ),
         "many clients": other_board(board_rows.MANY, board_tables.page),
         "losses": other_board(board_rows.LOSSES, board_tables.page),
+        "bytes": other_board(board_rows.BYTES, board_bytes.less),
         "field": other_board(board_rows.FIELD, board_tables.page),
         "short": other_board(board_rows.SHORT, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),

@@ -26,6 +26,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
 from rayfed_ssl.settings.errors import kind_of
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
+from rayfed_ssl.settings.transport import DIRECTIONS, Direction
 from rayfed_ssl.settings.unused import refuse_beside, refuse_given, second_view_keys
 
 MAPPING = "must be a mapping of keys to values"
@@ -347,10 +348,25 @@ def build(
 
 
 def _unused(config: RunConfig) -> dict[str, str]:
-    """The keys without effect that the method says, and those of a second view of an image where the run makes none."""
+    """The keys without effect that the method says, those of a second view of an image where the run makes none, and
+    those of weights that do not cross.
+    """
     method, *plugins = (METHODS[block.name] for block in (config.method, *config.plugins))
     second = any(row.second_view for row in (method, *plugins))
-    return {**({} if second else second_view_keys(config, method.objectives)), **method.unused(config)}
+    views = {} if second else second_view_keys(config, method.objectives)
+    unsent = {
+        f"transport.{way}": f"method.name=one that sends weights {way} ({config.method.name} sends none)"
+        for way in DIRECTIONS
+        if way not in sends_weights(config)
+    }
+    return {**views, **unsent, **method.unused(config)}
+
+
+def sends_weights(config: RunConfig) -> frozenset[Direction]:
+    """In which directions the method, or a plug-in, sends weights."""
+    plugins = (METHODS[block.name] for block in config.plugins)
+    rows = [METHODS[config.method.name], *(row for row in plugins if row.exchanges_as_plugin)]
+    return frozenset(way for row in rows for way in row.sends_weights(config))
 
 
 def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:

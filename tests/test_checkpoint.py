@@ -168,6 +168,7 @@ def test_folders_that_cannot_be_synced_are_left_to_the_file_system(
         save(tmp_path, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [False, True])
 def test_a_round_saved_twice_is_there_at_every_moment(after: bool, tmp_path: Path) -> None:
     """SIGKILL before or after the second checkpoint gets its name: the first, or the second, is read."""

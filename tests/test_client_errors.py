@@ -215,6 +215,7 @@ def test_the_command_says_in_one_line_that_a_run_diverged(tmp_path: Path, capsys
     assert "Traceback" not in out + err
 
 
+@pytest.mark.long
 def test_a_dropped_client_is_named_when_it_happens_and_counts_once(poison: Poison, tmp_path: Path) -> None:
     """FedSC asks twice in a round: for training, and for a correlation matrix."""
     poison(lambda client, round, operation: client == 1)
@@ -289,6 +290,7 @@ def partition(folder: Path) -> list[dict[str, Any]]:
     return [row for row in rows if row["split"] == "train"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ASKING)
 def test_every_method_goes_on_without_a_client_that_replies_nonsense(
     method: str, poison: Poison, tmp_path: Path
@@ -308,6 +310,7 @@ def test_every_method_goes_on_without_a_client_that_replies_nonsense(
         assert all(np.isfinite(array).all() for array in arrays.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", sorted(set(ASKING) - {"flesd_cc", "fedlinked"}))  # of one round; trains alone
 def test_every_method_goes_on_after_a_round_in_which_every_client_failed(
     method: str, poison: Poison, tmp_path: Path

@@ -102,6 +102,7 @@ def test_a_config_names_its_command(path: Path) -> None:
     assert any(f"rayfed-ssl run configs/{path.name}" in line for line in header)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("path", "profile"), CASES, ids=[f"{path.stem}-{profile}" for path, profile in CASES])
 def test_a_tiny_round_of_a_config_runs(path: Path, profile: str | None, tmp_path: Path) -> None:
     figures = (path, profile) == next(case for case in CASES if case[0] == path)  # those of one profile are enough

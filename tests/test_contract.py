@@ -26,12 +26,28 @@ def _pools_end_with_the_module() -> Iterator[None]:
     close_pools()
 
 
+OFTEN = ("fedsc", "fedfoa", "flesd", "fedca", "fedlinked", "fedsimclr", "fedbyol", "fedmd")
+"""Of every kind one: what `make test` asks of these, `make test-long` asks of all others."""
+
 for _name in sorted(METHODS):
-    globals()[f"Test_{_name}"] = contract(_name, OWN.get(_name), reseeded=RESEEDED.get(_name))
+    _suite = contract(_name, OWN.get(_name), reseeded=RESEEDED.get(_name))
+    globals()[f"Test_{_name}"] = _suite if _name in OFTEN else pytest.mark.long(_suite)
 
 
 LARS = {"name": "lars", "lr": 0.3, "trust_coefficient": 0.02, "weight_decay": 1e-4, "schedule": "cosine", "warmup": 2}
-Test_fedbyol_with_lars = contract("fedbyol", {"train.optimizer": LARS})
+Test_fedbyol_with_lars = pytest.mark.long(contract("fedbyol", {"train.optimizer": LARS}))
+
+FEW_BYTES = {"up": {"name": "quantized", "bits": 4, "bucket": 64}, "down": {"name": "quantized", "bits": 8}}
+Test_fedbyol_in_few_bytes = contract(
+    "fedbyol", {"transport": FEW_BYTES, "objective.target": "averaged", "participation.fraction": 0.75}
+)
+Test_feddf_in_few_bytes = pytest.mark.long(
+    contract(
+        "feddf",
+        {**OWN["feddf"], "transport": {"up": {"name": "float16"}, "down": FEW_BYTES["down"]}},
+        reseeded=RESEEDED["feddf"],
+    )
+)
 
 
 def test_predictions_that_are_left_out_are_known() -> None:

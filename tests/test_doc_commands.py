@@ -156,6 +156,7 @@ def runnable(line: Line) -> bool:
 RUNNABLE = {" ".join(line.ours or ()): line for line in LINES if runnable(line)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", RUNNABLE)
 def test_a_command_does_what_it_says(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -216,6 +217,7 @@ FILES = (".json", ".yaml", ".parquet", ".csv", ".py", ".md", ".onnx", ".pt", ".p
 NAMES = {key.path for key in KEYS if "." not in key.path}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_keys_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

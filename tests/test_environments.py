@@ -39,6 +39,7 @@ def one_core() -> None:
     os.umask(0o077)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_surroundings_change_no_bit(plain: Path, tmp_path: Path) -> None:
     """Locale, time zone, hash seed, thread variables, no HOME, no assertions and docstrings, one core, all at once."""

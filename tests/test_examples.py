@@ -32,8 +32,8 @@ OWN = {
     "train.optimizer": {"name": "adam", "lr": 0.01},
 }
 
-TestKoleo = contract("koleo", {**KOLEO, "method.weight": 0.01}, beside=EXAMPLES)
-TestHeadAndPartitionOfOnesOwn = contract("fedavg", OWN, beside=EXAMPLES)
+TestKoleo = pytest.mark.long(contract("koleo", {**KOLEO, "method.weight": 0.01}, beside=EXAMPLES))
+TestHeadAndPartitionOfOnesOwn = pytest.mark.long(contract("fedavg", OWN, beside=EXAMPLES))
 
 
 def defined_in(example: str) -> ModuleType:
@@ -72,6 +72,7 @@ def test_equal_and_opposite_features_have_a_gradient() -> None:
         assert torch.isfinite(x.grad).all()
 
 
+@pytest.mark.long
 def test_a_loss_term_costs_nothing_and_goes_with_deadlines_and_fedbuff(tmp_path: Path) -> None:
     """As a plug-in: bytes are those without it, a deadline is kept, and FedBuff takes it."""
     few = {"data.limit": 160, "train.rounds": 1, "evaluation.protocols": []}
@@ -100,6 +101,7 @@ def test_the_mutual_information_of_two_views_is_scipys() -> None:
     assert mutual_information(sure, sure[torch.arange(12) // 4]).item() < 0.1 * np.log(4)
 
 
+@pytest.mark.long
 def test_a_run_with_a_head_of_ones_own_trains_it_and_exports_what_stands_below(tmp_path: Path) -> None:
     config = tiny_run("fedavg", {**OWN, "train.local_epochs": 3}, beside=EXAMPLES)
     run_locally(config, tmp_path)

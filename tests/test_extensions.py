@@ -83,6 +83,7 @@ def test_a_path_is_seen_from_its_file_or_on_the_command_line_from_the_working_fo
         load(run, ["imports=[my_method.py]"])
 
 
+@pytest.mark.long
 def test_a_pickled_config_takes_its_code_along(tmp_path: Path) -> None:
     """As it does to drivers, client actors and trials, on whatever machine they are."""
     written(tmp_path)
@@ -122,6 +123,7 @@ def test_a_run_folder_repeats_and_resumes_only_with_the_same_code(tmp_path: Path
     assert encoders(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_the_method_of_the_readme_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(from typing .*?METHODS = .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     written(tmp_path, text=code)

@@ -83,6 +83,7 @@ SAID = {  # KB of disk -> what cannot be written; the run takes 230
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kilobytes", SAID)
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     kilobytes: int,
@@ -108,6 +109,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     same(folder, whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.7])
 def test_inodes_that_run_out_are_one_line_too(
     share: float, disk: tuple[Path, Resize], whole: Path, capfd: pytest.CaptureFixture[str]
@@ -165,6 +167,7 @@ def test_an_interrupt_while_setting_up_leaves_nothing(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limit", "said"),
     [

@@ -35,6 +35,7 @@ def gpu() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 def test_steps_augmentation_a_round_and_evaluation(gpu: ModuleType) -> None:
     size = replace(gpu.SMALL, batches=(8,), steps=3, clients=2, client_steps=3, images=120)
     found = [*gpu.steps(size, CPU, 1e12), *gpu.augmentation(size, CPU, {8: 1e6}), *gpu.whole_round(size, CPU)]

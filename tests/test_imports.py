@@ -77,6 +77,7 @@ def test_imports_point_one_way(package: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.long
 def test_every_package_imports_first_and_alone() -> None:
     """And without Ray, as its modules do: those that it does not import itself after it, the last first."""
     names = [name for name in modules() if name.startswith("rayfed_ssl.") and not name.endswith("__main__")]

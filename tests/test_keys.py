@@ -232,6 +232,7 @@ def mappings(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
             yield from mappings(value, (*path, index))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 def test_a_config_fits_the_schema_it_names_and_no_misspelt_key_does(path: Path) -> None:
     validator = validator_of(path)
@@ -244,6 +245,7 @@ def test_a_config_fits_the_schema_it_names_and_no_misspelt_key_does(path: Path) 
         assert not validator.is_valid(document), f"{path.name}: {place} took a key that does not exist"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [

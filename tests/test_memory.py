@@ -71,6 +71,7 @@ def kept_by(config: RunConfig, folder: Path) -> tuple[int, int, int]:
     return len(states), sum(map(held, states.values())), banks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "changes"), STATEFUL + STATELESS)
 def test_the_estimate_is_what_a_run_keeps(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
     config = tiny(method, **{"train__rounds": 2, "evaluation__protocols": [], **changes})
@@ -147,6 +148,7 @@ def test_free_memory_is_at_most_a_containers(tmp_path: Path, monkeypatch: pytest
     assert memory.free_memory().bytes == 400
 
 
+@pytest.mark.long
 def test_a_run_without_checkpoints_holds_few_rows_and_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def test_there_are_notebooks_and_none_holds_outputs() -> None:
         assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, kernel: str, tmp_path: Path) -> None:
     import nbformat
@@ -83,6 +84,7 @@ print("status:", run.status)
 """
 
 
+@pytest.mark.long
 def test_a_kernels_interrupt_stops_after_the_round(kernel: str, tmp_path: Path) -> None:
     from jupyter_client.manager import start_new_kernel
 

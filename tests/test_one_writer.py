@@ -52,6 +52,7 @@ def unsupported(*args: Any) -> None:
     raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
+@pytest.mark.long
 def test_a_second_command_is_refused_and_a_killed_one_lets_go(call: Call, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     configfile.dump(tiny("fedsimclr", **CONFIG), tmp_path / "config.yaml")
@@ -84,6 +85,7 @@ def test_a_second_command_is_refused_and_a_killed_one_lets_go(call: Call, tmp_pa
     measured(folder)  # nothing twice
 
 
+@pytest.mark.long
 def test_two_runs_of_one_process_are_kept_apart_and_the_first_is_undisturbed(tmp_path: Path) -> None:
     config, refused = tiny("fedsimclr"), []
 
@@ -311,6 +313,7 @@ def test_what_a_killed_process_was_writing_goes_and_nothing_else(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.tmp", "summary.json.tmp"]
 
 
+@pytest.mark.long
 def test_a_process_that_follows_one_just_killed_waits_for_the_kernel(tmp_path: Path) -> None:
     """As a driver that Ray restarts."""
     path = tmp_path / LOCK

@@ -52,6 +52,7 @@ def test_a_console_that_takes_no_more_says_so_once(
     assert err.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["| head -1", "> /dev/full", ">&-"])
 def test_a_run_whose_output_is_lost_goes_on_to_its_end(to: str, tmp_path: Path) -> None:
     if "full" in to and not Path("/dev/full").exists():
@@ -65,6 +66,7 @@ def test_a_run_whose_output_is_lost_goes_on_to_its_end(to: str, tmp_path: Path) 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_list_that_cannot_be_printed_is_one_line() -> None:
     command = f"{sys.executable} -m rayfed_ssl methods --json > /dev/full"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)

@@ -33,6 +33,7 @@ def images_beside_a_table(folder: Path) -> None:
             table.writerow([name, finding, ("north", "south")[i // 80]])
 
 
+@pytest.mark.long
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     images_beside_a_table(tmp_path / "scans")

@@ -91,6 +91,7 @@ def carried_out(uri: str, *, rounds: int = 3, resume: bool = False, every: int =
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_run_at_a_uri_stopped_and_resumed_elsewhere_is_the_run_in_a_folder(uri: str, tmp_path: Path) -> None:
     assert carried_out(uri, rounds=1)["status"] == "stopped"
     assert f"checkpoints/round-00001/{MARKER}" in files(uri)
@@ -108,6 +109,7 @@ def test_a_run_at_a_uri_stopped_and_resumed_elsewhere_is_the_run_in_a_folder(uri
     assert {"config.yaml", "summary.json", "environment.json"} <= set(files(uri))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failed", [1, 2])
 def test_why_a_run_failed_is_said_there_until_it_goes_on(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: int
@@ -128,6 +130,7 @@ def test_why_a_run_failed_is_said_there_until_it_goes_on(
     assert "error.txt" not in files(uri)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 3])
 def test_what_the_server_raises_is_said_there_too(uri: str, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
     monkeypatch.setattr(LocalCohort, "mean", mean_that_fails(2, KeyError("no such field")))
@@ -167,6 +170,7 @@ def test_the_folder_of_a_failed_run_stays_where_the_uri_cannot_be_reached(
     shutil.rmtree(folder)
 
 
+@pytest.mark.long
 def test_a_run_whose_copying_was_cut_off_goes_on_from_the_checkpoint_that_has_its_marker(
     tmp_path: Path,
 ) -> None:
@@ -374,6 +378,7 @@ def test_nothing_else_is_removed_with_the_rest_of_a_cut_off_copy(tmp_path: Path)
     assert set(files(f"file://{there}")) == {"encoder/client-00001.json", ".hidden", "notes"}
 
 
+@pytest.mark.long
 def test_a_run_that_starts_again_leaves_no_old_points(tmp_path: Path) -> None:
     """Without an intact checkpoint everything is made again: at the URI, too, TensorBoard shows each point once."""
     uri = f"file://{tmp_path}/shared/run"
@@ -417,6 +422,7 @@ def working(tmp_path: Path, name: str) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
+@pytest.mark.long
 def test_what_a_killed_run_worked_in_goes_with_the_next_and_what_lives_or_was_kept_stays(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     killed, left = working(tmp_path, "a")
@@ -473,6 +479,7 @@ def test_a_run_that_cannot_be_fetched_leaves_nothing_here(tmp_path: Path) -> Non
 # -- reading a run at a URI --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_run_at_a_uri_is_evaluated_and_loaded_there(uri: str, tmp_path: Path) -> None:
     import json
 
@@ -519,6 +526,7 @@ def test_a_run_that_is_removed_at_its_uri_while_it_is_evaluated_does_not_come_ba
     assert not run.exists()
 
 
+@pytest.mark.long
 def test_evaluations_of_a_run_at_a_uri_keep_what_others_added_meanwhile(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

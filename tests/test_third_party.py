@@ -65,6 +65,7 @@ def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("which", "count"), [("not on_ray", 4), pytest.param("on_ray", 2, marks=pytest.mark.cluster)])
 def test_the_contract_suite_runs_over_an_installed_method(which: str, count: int, site: Path) -> None:
     done = run(site, "-m", "pytest", "-rA", "-k", which, "-p", "no:cacheprovider", str(PACKAGE / "test_halfway.py"))
@@ -72,6 +73,7 @@ def test_the_contract_suite_runs_over_an_installed_method(which: str, count: int
     assert done.stdout.count("\nPASSED ") == count, done.stdout
 
 
+@pytest.mark.long
 def test_a_broken_contract_says_which_values_differ(tmp_path: Path) -> None:
     """pytest rewrites the asserts of test files alone, unless it is told of others."""
     (tmp_path / "test_mine.py").write_text(FAILING)
@@ -83,6 +85,7 @@ def test_a_broken_contract_says_which_values_differ(tmp_path: Path) -> None:
     assert "holds no encoder\nE       assert {}\n" in done.stdout
 
 
+@pytest.mark.long
 def test_an_installed_package_stands_in_every_list(site: Path) -> None:
     done = run(
         site, "-c", COMMANDS,
@@ -98,6 +101,7 @@ def test_an_installed_package_stands_in_every_list(site: Path) -> None:
     assert "cosine" in done.stderr
 
 
+@pytest.mark.long
 def test_an_installed_name_that_is_taken_is_one_line(site: Path, tmp_path: Path) -> None:
     other = tmp_path / "site"
     shutil.copytree(site, other)

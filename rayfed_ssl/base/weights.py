@@ -23,6 +23,11 @@ from torch import Tensor, nn
 from rayfed_ssl.base.flat import Order, flat_of, tensors_of
 
 
+def float32_bytes(count: int) -> int:
+    """Bytes of so many float32 values."""
+    return 4 * count
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """One architecture's values. ``layout`` names what may be averaged with, or loaded into, what."""
@@ -36,10 +41,14 @@ class Weights:
         """P + b."""
         return self.vector.size
 
-    def wire_bytes(self) -> dict[str, int]:
-        """Bytes by part as a deployment would send them: parameters under "", buffers in a row of their own."""
+    def wire_bytes(self, size: Callable[[int], int] = float32_bytes) -> dict[str, int]:
+        """Bytes by part as a deployment would send them: parameters under "", buffers in a row of their own.
+
+        Args:
+            size: bytes of so many parameters, as they are coded. Buffers are float32.
+        """
         buffers = self.count - self.parameters
-        return {"": 4 * self.parameters} | ({".buffers": 4 * buffers} if buffers else {})
+        return {"": size(self.parameters)} | ({".buffers": float32_bytes(buffers)} if buffers else {})
 
     def with_vector(self, vector: np.ndarray) -> Weights:
         return Weights(self.layout, vector, self.parameters)

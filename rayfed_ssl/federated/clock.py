@@ -27,12 +27,12 @@ import numpy as np
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.availability import Availability, drop_outs, make_availability
 from rayfed_ssl.federated.devices import Devices, make_devices
-from rayfed_ssl.federated.ledger import Direction
 from rayfed_ssl.federated.messages import SERVER, OperationResult, RoundVoid
 from rayfed_ssl.federated.sampling import selected
 from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.run import RunSettings
 from rayfed_ssl.settings.system import SystemConfig, Trace
+from rayfed_ssl.settings.transport import Direction
 
 WorkloadOf = Callable[[str, int], Workload | None]  # operation, client -> its cost; None: known only afterwards
 ROUNDING = 1e-9  # 10 * 1.1 is 11.000000000000002: not twelve clients

@@ -18,6 +18,7 @@ from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.asked import AskedOperations
 from rayfed_ssl.federated.backend import Backend
 from rayfed_ssl.federated.clock import Clock, Exchange
+from rayfed_ssl.federated.coding import Downloads
 from rayfed_ssl.federated.failure_policy import FailurePolicy
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
@@ -49,9 +50,9 @@ class Cohort(Backend):
     """The clients of the current round and the verbs a server has for them."""
 
     def __init__(self, config: RunSettings, federation: Federation, ledger: Ledger) -> None:
-        self.config = config
-        self.federation = federation
-        self.ledger = ledger
+        self.config, self.federation = config, federation
+        self.ledger, ledger.code = ledger, config.transport.down
+        self._downloads = Downloads(config.transport.down, config.seed)
         self.plugins: dict[str, ServerPlugin[Any]] = {}
         self.clients: tuple[int, ...] = federation.clients
         self.round = 0
@@ -83,6 +84,7 @@ class Cohort(Backend):
         self.round, self.clients = round, tuple(clients)
         self.metrics, self.compared_features, self.dropped, self.every_client_failed = {}, {}, [], False
         self.ledger.begin_round(round)
+        self._downloads.forget()
         self._asked_for.begin_round()
 
     def end_round(self) -> None:
@@ -133,7 +135,7 @@ class Cohort(Backend):
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
-            for chunk in self._run(self._comparing(task, replying), replying, own, None):
+            for chunk in self._run_sent(task, replying, own, None):
                 yield from self._take(task, chunk)
         failed = {error.client for error in self.dropped if error.operation == TRAINS}
         if operation == TRAINS and failed and failed >= set(self.clients):
@@ -199,7 +201,7 @@ class Cohort(Backend):
             if not replying:
                 raise self._void("nobody replied")
             averaging = Averaging.over(replying, self.shares if by is None else by, fields)
-            for chunk in self._run(self._comparing(task, replying), replying, own, averaging):
+            for chunk in self._run_sent(task, replying, own, averaging):
                 replies += list(self._take(task, chunk))
                 if chunk.total is not None and chunk.total.totals:
                     total.merge(chunk.total)
@@ -211,7 +213,7 @@ class Cohort(Backend):
         """Send something to everybody, once for the whole run."""
         self.ledger.publish(self.federation.clients, name, value)
         self.published[name] = value
-        self._publish(name, value)
+        self._publish(name, self._downloads.received({name: value})[name])
 
     def serve(self, operation: str, *, call: int = 0, **message: Any) -> Reply:
         """Run heavy server work, ``operation`` of the method's Service, where the clients run; seeded and retried like
@@ -286,7 +288,7 @@ class Cohort(Backend):
         if self.clock is not None:
             self.exchange = Exchange(operation, whom, (), {c: self.clock.expected(operation, c) for c in whom})
         try:
-            for chunk in self._run(self._comparing(task, whom), whom, each, None):
+            for chunk in self._run_sent(task, whom, each, None):
                 yield from self._take(task, chunk)
         finally:
             self.exchange = None
@@ -342,13 +344,14 @@ class Cohort(Backend):
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------------
 
-    def _comparing(self, task: Task, replying: Sequence[int]) -> Task:
-        """The task, with the clients whose encoders are compared after it, where this round compares encoders."""
-        comparisons = self.config.evaluation.comparisons
-        if task.operation != TRAINS or not comparisons or not self.config.evaluates(self.round):
-            return task
-        most = max(row.clients(self.config.evaluation.of(name)) for name, row in comparisons.items())
-        return replace(task, compare_clients=frozenset(sorted(replying)[: max(most - len(self.compared_features), 0)]))
+    def _run_sent(self, task: Task, whom: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
+        """Run the task on its messages as clients receive them; compare encoders after it, where this round does so."""
+        compare, received, few = self.config.evaluation.comparisons, self._downloads.received, list[int]()
+        if task.operation == TRAINS and compare and self.config.evaluates(self.round):
+            most = max(row.clients(self.config.evaluation.of(name)) for name, row in compare.items())
+            few = sorted(whom)[: max(most - len(self.compared_features), 0)]
+        task = replace(task, message=received(task.message), compare_clients=frozenset(few))
+        return self._run(task, whom, lambda client: received(own(client)), averaging)
 
     def _own_fields(self, operation: str, each: Each | None) -> Each:
         """The fields of one client: ``each``'s and the plug-ins'."""

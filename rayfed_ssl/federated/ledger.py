@@ -1,10 +1,10 @@
 """The communication ledger: counts in the cohort what a real deployment would have sent.
 
-Whatever Ray moved or copied does not matter here. A field is booked with the bytes of its arrays: floating values at
-float32 or narrower, everything else as it is; Python scalars, strings and None are free. An object that a client
-already received within this round, under whatever name, or that was published to it once for the run, is not booked
-again. "The same object" means identity: a server that sends one thing twice passes the same array twice, and changes
-none in place within a round.
+Whatever Ray moved or copied does not matter here. A field is booked with the bytes of its arrays: weights as
+``transport`` has them cross, other floating values at float32 or narrower, everything else as it is; Python scalars,
+strings and None are free. An object that a client already received within this round, under whatever name, or that was
+published to it once for the run, is not booked again. "The same object" means identity: a server that sends one thing
+twice passes the same array twice, and changes none in place within a round.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
+from typing import NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.settings.transport import FULL, Code, Direction
 
-Direction = Literal["down", "up"]
-FULL = np.dtype(np.float32)
+WIDEST = np.dtype(np.float32)
 
 
 class Booking(NamedTuple):
@@ -70,7 +70,7 @@ def array_bytes(array: np.ndarray | Tensor) -> int:
         count, width, floating = array.numel(), array.element_size(), array.is_floating_point()
     else:
         count, width, floating = array.size, array.dtype.itemsize, np.issubdtype(array.dtype, np.floating)
-    return count * (min(width, FULL.itemsize) if floating else width)
+    return count * (min(width, WIDEST.itemsize) if floating else width)
 
 
 def _arrays(value: object, field: str) -> Iterator[np.ndarray | Tensor | OnTheWire | bytes]:
@@ -92,20 +92,23 @@ def _arrays(value: object, field: str) -> Iterator[np.ndarray | Tensor | OnTheWi
             raise TypeError(f"field '{field}' holds a {type(value).__name__}, whose size on the wire is not known")
 
 
-def _parts(item: np.ndarray | Tensor | OnTheWire | bytes) -> dict[str, int]:
+def _parts(item: np.ndarray | Tensor | OnTheWire | bytes, code: Code) -> dict[str, int]:
     match item:
         case bytes():
             return {"": len(item)}
         case np.ndarray() | Tensor():
             return {"": array_bytes(item)}
+        case Weights():
+            return item.wire_bytes(code.size)
     return item.wire_bytes()
 
 
-def sizes(fields: Mapping[str, object]) -> dict[str, int]:
+def sizes(fields: Mapping[str, object], code: Code = FULL) -> dict[str, int]:
     """Bytes by field of a message as it would be sent; fields without an array are absent.
 
     Args:
         fields: arrays, tensors, values with ``wire_bytes()``, scalars, or nested lists and dicts of these.
+        code: how weights cross.
 
     Raises:
         TypeError: a field holds something whose size is not known.
@@ -113,7 +116,7 @@ def sizes(fields: Mapping[str, object]) -> dict[str, int]:
     booked: dict[str, int] = {}
     for field, value in fields.items():
         for item in _arrays(value, field):
-            for suffix, count in _parts(item).items():
+            for suffix, count in _parts(item, code).items():
                 if count:
                     booked[field + suffix] = booked.get(field + suffix, 0) + count
     return booked
@@ -135,6 +138,7 @@ class Ledger:
         self._sent: dict[int, tuple[object, set[int]]] = {}  # id -> (weak reference, who was sent it in this round)
         self._public: dict[int, tuple[object, set[int]]] = {}  # id -> (published object, who has it)
         self._published: dict[str, set[int]] = {}  # name -> who has it
+        self.code: Code = FULL  # of weights on their way down
         self.listener: Callable[[int, Direction, int], None] | None = None  # hears client, direction, bytes
 
     def begin_round(self, round: int) -> None:
@@ -150,7 +154,7 @@ class Ledger:
         """
         for field, value in message.items():
             fresh = [item for item in _arrays(value, field) if self._first(item, client)]
-            for name, count in sizes({field: fresh}).items():
+            for name, count in sizes({field: fresh}, self.code).items():
                 self._book(client, "down", operation, name, count)
 
     def book_up(self, client: int, operation: str, sizes: Mapping[str, int]) -> None:
@@ -166,7 +170,7 @@ class Ledger:
         """
         everyone = set(clients)
         fresh = everyone - self._published.setdefault(name, set())
-        measured = sizes({name: value})
+        measured = sizes({name: value}, self.code)
         for client in sorted(fresh):
             for field, count in measured.items():
                 self._book(client, "down", "publish", field, count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from rayfed_ssl.federated.uploads import Upload
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
+from rayfed_ssl.settings.transport import DIRECTIONS, Direction
 
 ServerStep = Literal["own", "mean", "exchange"]
 """What a round does to the global model. ``own``: what no other part of the library could do in its place. ``mean``: it
@@ -82,6 +83,8 @@ class Method:
     service: type[EncoderClient[Any]] | None = None  # heavy server work
     plugin: tuple[type[ClientPlugin[Any]], type[ServerPlugin[Any]]] | None = None  # this file's plug-in halves
     step: ServerStep = "own"
+    sends_weights: Callable[[RunSettings], Collection[Direction]] = lambda settings: DIRECTIONS
+    """In which directions ``Weights`` cross; in any other, nothing reads ``transport``, which is refused there."""
     averages_targets: bool = False  # `objective.target: averaged` goes with it: momentum targets travel with weights
     check: Callable[[RunSettings], None] | None = None  # raises ValueError naming the key that does not fit
     unused: Callable[[RunSettings], Mapping[str, str]] = lambda settings: {}

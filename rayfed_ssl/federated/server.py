@@ -157,7 +157,7 @@ class MethodServer(Generic[Config]):
 
     def fitting(self, client: int, **replied: Any) -> Workload:
         """The workload of one `fit` over the client's shard, and of a reply of the sizes of these values."""
-        return Workload(self.fit_batches(client).images, sizes(replied))
+        return Workload(self.fit_batches(client).images, sizes(replied, self.config.transport.up))
 
     def evaluated_encoders(self) -> list[EvaluatedEncoder]:
         """The encoders this method ends with. By default the global one."""

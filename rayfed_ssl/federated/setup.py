@@ -14,6 +14,7 @@ from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import WireSize
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.run import RunSettings
+from rayfed_ssl.settings.transport import DIRECTIONS, Direction
 
 
 @dataclass(frozen=True)
@@ -23,31 +24,36 @@ class Setup:
     config: RunSettings
     federation: Federation
     initial: Callable[[str], Weights]  # an architecture's untrained values
-    _sizes: dict[tuple[str, str], WireSize] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _sizes: dict[tuple[str, str], dict[Direction, WireSize]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def clients(self) -> tuple[int, ...]:
         return self.federation.clients
 
-    def network_size(self, encoder: str) -> WireSize:
-        """The whole network of an architecture, buffers included, as it crosses."""
-        return self._size("network", encoder, self.initial)
+    def network_size(self, encoder: str, way: Direction = "up") -> WireSize:
+        """The whole network of an architecture, buffers included, as it crosses on its way up or down."""
+        return self._size("network", encoder, self.initial, way)
 
-    def target_size(self, encoder: str) -> WireSize:
-        """What follows a network of an architecture as momentum target (``client.target_modules``), as it crosses."""
+    def target_size(self, encoder: str, way: Direction = "up") -> WireSize:
+        """What follows a network of an architecture as momentum target (``client.target_modules``), as it crosses on
+        its way up or down.
+        """
         network = InitialWeights(self.config, self.federation).network
         heads = build_objective(self.config.objective).target_heads
-        return self._size("target", encoder, lambda name: pack(*target_modules(network(name), heads)))
+        return self._size("target", encoder, lambda name: pack(*target_modules(network(name), heads)), way)
 
-    def _size(self, what: str, encoder: str, made: Callable[[str], Weights]) -> WireSize:
+    def _size(self, what: str, encoder: str, made: Callable[[str], Weights], way: Direction) -> WireSize:
         """The size of an architecture's values, which are made once for it and not kept."""
         if (what, encoder) not in self._sizes:
-            self._sizes[what, encoder] = WireSize(made(encoder).wire_bytes())
-        return self._sizes[what, encoder]
+            weights, code = made(encoder), self.config.transport.code
+            self._sizes[what, encoder] = {to: WireSize(weights.wire_bytes(code(to).size)) for to in DIRECTIONS}
+        return self._sizes[what, encoder][way]
 
     def weight_bytes(self, encoder: str) -> int:
-        """What the whole network of an architecture takes on the wire, buffers included."""
-        return self.network_size(encoder).total
+        """What the whole network of an architecture takes on its way down, buffers included."""
+        return self.network_size(encoder, "down").total
 
     @property
     def shares(self) -> np.ndarray:

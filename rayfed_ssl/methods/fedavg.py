@@ -112,7 +112,7 @@ class Server(MethodServer[AnyConfig]):
             return Traffic(0, 0)
         down = self.setup.weight_bytes(self.common_encoder)
         if self.config.averages_target and t > 1:
-            down += self.setup.target_size(self.common_encoder).total
+            down += self.setup.target_size(self.common_encoder, "down").total
         return self.with_replies(down, t, client, met)
 
     def start(self, cohort: Cohort) -> None:

@@ -297,6 +297,7 @@ FEDFOA = Method(
     Info("FedFoA", "feature correlations R", stateful=True, heterogeneous=True, independent=True),
     objective="byol",
     accepts=projecting,
+    sends_weights=lambda config: (),
     plugin=(ClientHalf, ServerHalf),
     footprint=footprint,
     uploads={"fedfoa.correlation": Correlation(as_factored, views_of, mean_product)},

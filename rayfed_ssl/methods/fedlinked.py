@@ -268,6 +268,7 @@ FEDLINKED = Method(
     ),
     objective="supervised",
     accepts=only("supervised"),
+    sends_weights=lambda config: (),
     service=UtilityService,
     check=check,
     check_federation=check_federation,

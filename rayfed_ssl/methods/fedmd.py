@@ -192,6 +192,7 @@ FEDMD = Method(
     ),
     objective="byol",
     accepts=projecting,
+    sends_weights=lambda config: (),
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(models=1),
     uploads={"outputs": PublicOutputs(positions=subset)},

@@ -230,7 +230,7 @@ class Server(MethodServer[Config]):
         if t == 0:
             return Traffic(0, 0)
         encoder = self.config.clients.encoder(client)
-        return self.with_replies(self.setup.target_size(encoder).total, t, client, met)
+        return self.with_replies(self.setup.target_size(encoder, "down").total, t, client, met)
 
     def round(self, t: int, cohort: Cohort) -> None:
         teachers = {r.client: (self.config.clients.encoder(r.client), r.fields) for r in cohort.gather("train")}

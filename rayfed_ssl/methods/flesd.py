@@ -273,7 +273,7 @@ class Server(MethodServer[Options]):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         encoders = sorted({self.config.clients.encoder(c) for c in setup.clients})
-        self.weight_bytes = {name: setup.weight_bytes(name) for name in encoders}
+        self.weight_bytes = {name: setup.network_size(name).total for name in encoders}  # as they would go up
         self.dimensions = {name: dimension(self.config, name) for name in encoders}
         self.images = len(setup.federation.public_images)
 
@@ -292,7 +292,7 @@ class Server(MethodServer[Options]):
         encoder = self.config.clients.encoder(client)
         if t == 0:
             return Traffic(self.setup.federation.public_images.pixels.nbytes, 0)
-        down = self.weight_bytes[encoder] if shares_weights(self.config) else 0
+        down = self.setup.weight_bytes(encoder) if shares_weights(self.config) else 0
         return self.with_replies(down, t, client, met)
 
     def workload(self, operation: str, client: int) -> Workload | None:
@@ -370,6 +370,7 @@ FLESD, FLESD_CC = (
         objective="simclr",
         accepts=projecting,
         service=Service,
+        sends_weights=lambda config: ("down",) if shares_weights(config) else (),
         second_view=True,
         check=check,
         check_federation=check_federation,

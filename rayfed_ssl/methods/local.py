@@ -91,6 +91,7 @@ LOCAL = Method(
     Info("every client alone", "nothing", stateful=True, heterogeneous=True, independent=True),
     objective="simclr",
     accepts=anything,
+    sends_weights=lambda config: (),
     check=check,
     footprint=footprint,
     planned=planned,

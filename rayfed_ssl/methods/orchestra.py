@@ -178,7 +178,7 @@ class Server(MethodServer[Config]):
         if t == 0:
             return Traffic(0, 0)
         weights, target = (
-            size(self.common_encoder).total for size in (self.setup.network_size, self.setup.target_size)
+            size(self.common_encoder, "down").total for size in (self.setup.network_size, self.setup.target_size)
         )
         clusters = 4 * self.method.global_clusters * self.config.projection_dim
         return self.with_replies(weights + (target if t > 1 else 0) + clusters, t, client, met)

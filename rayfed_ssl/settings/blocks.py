@@ -120,7 +120,7 @@ def refuse_unused(block: Block, path: str, *keys: str, needs: str) -> None:
     """
     for key in keys:
         if (found := getattr(block, key)) != type(block).model_fields[key].default:
-            shown = str(found).lower() if isinstance(found, bool) else found
+            shown = str(found).lower() if isinstance(found, bool) else getattr(found, "name", found)  # of a kind: which
             raise ValueError(f"{path}.{key}: found {shown}; it needs {needs}")
 
 

@@ -29,6 +29,7 @@ from rayfed_ssl.settings.blocks import (
     TrainConfig,
 )
 from rayfed_ssl.settings.system import ServerConfig, SystemConfig, Trace
+from rayfed_ssl.settings.transport import TransportConfig
 
 IMAGES = ("data.path", "data.public.images.path")  # of the keys that name files, those of images that are dealt
 OTHER_IMAGES = "evaluation.transfer.data.path"  # that a protocol looks at
@@ -71,6 +72,7 @@ class RunSettings(Block):
     participation: ParticipationConfig = ParticipationConfig()
     system: SystemConfig | None = None
     server: ServerConfig = ServerConfig()
+    transport: TransportConfig = TransportConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     resources: ResourcesConfig = ResourcesConfig()

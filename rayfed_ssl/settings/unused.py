@@ -25,8 +25,8 @@ def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Map
     Raises:
         ConfigError: a line for each.
     """
-    given = flat(changes).keys()
-    _refuse(config, {key: needs for key, needs in _all(config, unused).items() if key in given})
+    given = flat(changes)
+    _refuse(config, {key: needs for key, needs in _all(config, unused).items() if _among(given, key)})
 
 
 def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mapping[str, str]) -> None:
@@ -41,7 +41,7 @@ def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mappi
     found = {}
     for key, needs in _all(config, unused).items():
         by = needs.partition("=")[0]
-        if {key, by} <= given.keys() and given[by] == resolved.get(by):
+        if _among(given, key) and by in given and given[by] == resolved.get(by):
             found[key] = needs
     _refuse(config, found)
 
@@ -62,6 +62,11 @@ def second_view_keys(config: RunSettings, allowed: Sequence[str]) -> dict[str, s
         needs = f"method.name=one that trains on two views of an image ({method} trains on one)"
     keys = (name for name in AugmentConfig.model_fields if name.startswith("second_"))
     return {f"augment.{name}": needs for name in keys}
+
+
+def _among(given: Mapping[str, object], key: str) -> bool:
+    """Whether a key, or one of the block that it is, is given."""
+    return key in given or any(name.startswith(f"{key}.") for name in given)
 
 
 def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:

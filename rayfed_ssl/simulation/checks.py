@@ -12,7 +12,7 @@ from rayfed_ssl import evaluation
 from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.config import RunConfig
+from rayfed_ssl.config import RunConfig, sends_weights
 from rayfed_ssl.data.holdout import leaves_too_few
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.data.pixels.notes import all_grey
@@ -27,6 +27,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.records.trained_image_digests import of_start
+from rayfed_ssl.settings.transport import DIRECTIONS, FULL
 
 ENOUGH_STEPS = 50  # one after the other in the whole run; the recipes of configs/ have 72 and more
 
@@ -251,6 +252,16 @@ def no_bfloat16(config: RunConfig, device: str) -> list[str]:
     if config.train.precision == "float32" or "cpu" not in device.split(", "):
         return []
     return [f"train.precision: {config.train.precision} has no effect on a CPU, where forward passes are float32"]
+
+
+def coded_weights(config: RunConfig) -> list[Note]:
+    """A line where weights cross in fewer bytes than float32."""
+    transport, sent = config.transport, sends_weights(config)
+    coded = [way for way in reversed(DIRECTIONS) if way in sent and transport.code(way) != FULL]
+    if not coded:
+        return []
+    said = f"weights go {', '.join(f'{way} as {transport.code(way).title}' for way in coded)} (transport)"
+    return [Note.shareable(said, ": receivers compute with what arrives")]
 
 
 def _spans_clients(groups: np.ndarray, clients: np.ndarray) -> bool:

@@ -38,7 +38,15 @@ from rayfed_ssl.methods.parts.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.assembly import RunParts, rehearse
-from rayfed_ssl.simulation.checks import check_run, describe, few_steps, image_notes, ownership_notes, with_start
+from rayfed_ssl.simulation.checks import (
+    check_run,
+    coded_weights,
+    describe,
+    few_steps,
+    image_notes,
+    ownership_notes,
+    with_start,
+)
 from rayfed_ssl.simulation.memory import Estimate, Room, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import workloads
 from rayfed_ssl.simulation.worker import Worker
@@ -95,7 +103,7 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         check_run(config, federation)
         parts, lines = rehearse(config, federation)
         server = parts.server
-        run_notes = [*ownership_notes(config, federation), *few_steps(config, server)]
+        run_notes = [*ownership_notes(config, federation), *few_steps(config, server), *coded_weights(config)]
         notes = list(texts([*image_notes(config, federation), *run_notes, *lines, *_said_by(parts)]))
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")

@@ -32,6 +32,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.assembly import assemble
 from rayfed_ssl.simulation.checks import (
     check_run,
+    coded_weights,
     describe,
     few_steps,
     image_notes,
@@ -134,7 +135,7 @@ class RunLoop:
             copy_views(self.server.state)
             self.cohort.commit()
         of_time = clock_notes(self.clock, config, self.server) if self.clock else []
-        run_notes = [*ownership_notes(config, self.federation), *few_steps(config, self.server)]
+        run_notes = [*ownership_notes(config, self.federation), *few_steps(config, self.server), *coded_weights(config)]
         run_notes += no_bfloat16(config, self.cohort.device)
         notes = as_notes([*image_notes(config, self.federation), *run_notes, *begins, *parts.notes(), *of_time])
         for note in notes:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.seeding import forked
+from rayfed_ssl.base.seeding import forked, numpy_generator
 from rayfed_ssl.base.weights import Resident, Weights, plain
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import BrokenFeatures, EncoderValues, outcomes_of
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite, check_summable
 from rayfed_ssl.federated.client import EncoderClient, visit_address
+from rayfed_ssl.federated.coding import reply_received
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.federated.messages import (
@@ -57,8 +58,10 @@ class Worker(ProcessContext):
 
         A ``visit`` other than 0 is part of the address of all randomness; see ``messages.Start``.
 
-        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity, with weights that FedBuff
-        cannot sum, or, where no weights are replied, for weights kept with it.
+        A client's weights are those that the server has once they have crossed (``coding.reply_received``).
+
+        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity, with weights that
+        ``transport.up`` cannot hold or FedBuff cannot sum, or, where no weights are replied, for weights kept with it.
         """
         start = time.perf_counter()
         kind = self.method.service if client == SERVER else self.method.client
@@ -68,7 +71,13 @@ class Worker(ProcessContext):
         with forked(self.config.seed, round, client, operation, *visit_address(visit), device=self.device):
             worker = self.client(kind, client, round, operation, dict(state or {}), visit)
             reply = worker.perform(dict(message))
-        check_finite(reply, f"operation '{operation}' replied with")
+        check_finite(reply, said := f"operation '{operation}' replied with")
+        if client != SERVER:
+            where = self.config.seed, round, client, operation
+            reply = reply_received(
+                reply, message, self.config.transport.up,
+                lambda purpose: numpy_generator(*where, purpose, *visit_address(visit)), said,
+            )  # fmt: skip
         if client != SERVER and self.config.server.schedule == "fedbuff":  # which sums replies once it has them
             check_summable({name: value for name, value in reply.items() if isinstance(value, Weights)})
         if not any(isinstance(value, Weights) for value in reply.values()):
@@ -149,7 +158,7 @@ def run_chunk(
             result, state = worker.execute(task.operation, client, round, message, given.state, visit)
             if client in task.compare_clients:
                 result = replace(result, compared_features=worker.features_of_client(client, round))
-            booked, reply = sizes(result.reply), dict(result.reply)
+            booked, reply = sizes(result.reply, worker.config.transport.up), dict(result.reply)
             if total is not None and averaging is not None:
                 check_replied(reply, averaging.fields, task.operation)
                 total.add(averaging.weights[client], {name: reply.pop(name) for name in averaging.fields})

@@ -50,6 +50,7 @@ class Gated:
         return Waiting(config, federation)
 
 
+@pytest.mark.long
 def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: ModuleType, tmp_path: Path) -> None:
     ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     config, seen, looks = tiny("fedbyol", train__rounds=4, **ON_RAY), [Progress(0, 0, "")], [False]
@@ -77,6 +78,7 @@ def test_a_run_stopped_and_resumed_on_ray_is_the_run_in_process(ray_session: Mod
         assert read(tmp_path / "ray") == read(tmp_path / "local")  # type: ignore[operator]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_a_run_that_ends_at_once_gives_its_bundles_back(
     ray_session: ModuleType, tmp_path: Path, error: type[BaseException]
@@ -126,6 +128,7 @@ def test_a_driver_that_dies_again_and_again_ends_the_run_in_one_line(monkeypatch
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_folder_with_a_run_is_refused_as_a_user_error(ray_session: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: mine\n")
     with pytest.raises(UserError, match="already holds a run") as caught:

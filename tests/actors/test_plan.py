@@ -121,6 +121,7 @@ class Holder:
         return tuple(ray.get_runtime_context().get_accelerator_ids()["GPU"])
 
 
+@pytest.mark.long
 def test_four_quarters_of_one_gpu_are_the_same_gpu(ray_session: ModuleType) -> None:
     ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     four = plan(
@@ -136,6 +137,7 @@ def test_four_quarters_of_one_gpu_are_the_same_gpu(ray_session: ModuleType) -> N
     reservation.release()
 
 
+@pytest.mark.long
 def test_what_never_becomes_free_ends_with_what_was_awaited(ray_session: ModuleType) -> None:
     everything = Plan(1, cpus=4.0, gpus=0.0, threads=1, strategy="PACK")
     held = reserve(everything, 30)

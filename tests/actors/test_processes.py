@@ -74,6 +74,7 @@ def groups_left(ray: ModuleType) -> set[str]:
     return {id for id, one in ray.util.placement_group_table().items() if one["state"] != "REMOVED"}
 
 
+@pytest.mark.long
 def test_a_client_actor_imports_nothing_that_only_the_driver_needs(ray_session: ModuleType, tmp_path: Path) -> None:
     ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     (notes := tmp_path / "notes").mkdir()
@@ -88,6 +89,7 @@ def test_a_client_actor_imports_nothing_that_only_the_driver_needs(ray_session: 
     assert until(lambda: groups_left(ray_session) <= before, 30)
 
 
+@pytest.mark.long
 def test_a_run_that_its_driver_refuses_gives_back_the_actors_that_had_begun(
     ray_session: ModuleType, tmp_path: Path
 ) -> None:
@@ -103,6 +105,7 @@ def dying(config: RunConfig, federation: Federation) -> Worker:
     os._exit(1)
 
 
+@pytest.mark.long
 def test_actors_that_die_while_they_start_end_the_run_in_one_line(ray_session: ModuleType, tmp_path: Path) -> None:
     ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     before = groups_left(ray_session)
@@ -132,6 +135,7 @@ class Held(ClientActorProcess):
         assert kept() is None
 
 
+@pytest.mark.long
 def test_an_actor_that_is_ended_in_a_callback_ends_without_a_word(ray_session: ModuleType, tmp_path: Path) -> None:
     """Ray sends SIGTERM to the actors of a placement group that is removed. Python prints what a callback raises, and
     goes on."""
@@ -167,6 +171,7 @@ def test_every_actor_of_ours_ends_so(monkeypatch: pytest.MonkeyPatch) -> None:
         Trial.setup(object.__new__(Trial), {}, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_mistake_in_a_configuration_is_answered_before_ray_starts(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-c", REFUSED, str(tmp_path / "run")], capture_output=True, text=True, timeout=120

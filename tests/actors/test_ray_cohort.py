@@ -383,6 +383,7 @@ def test_a_servers_bank_keeps_what_it_holds_and_no_replies(pool: Pool, tmp_path:
     run.close()
 
 
+@pytest.mark.long
 def test_flesd_and_fedlinked_do_not_read_the_representations_they_pass_on(pool: Pool) -> None:
     for config in (
         tiny("flesd", data__limit=240, model__projector={"hidden": [], "dim": 256}),
@@ -698,6 +699,7 @@ def test_who_crashed_a_worker_has_one_try_but_all_where_its_reply_is_known_alrea
     assert tries == [1, CRASHES]
 
 
+@pytest.mark.long
 def test_references_do_not_pile_up_over_rounds(made: Made, federation: Federation, ray_session: ModuleType) -> None:
     cohort = made()
     weights = np.zeros(50_000, np.float32)

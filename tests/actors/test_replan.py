@@ -27,6 +27,7 @@ from tests.tiny import tiny
 FOUR = Plan(4, cpus=1.0, gpus=0.5, threads=1, strategy="PACK")
 
 
+@pytest.mark.long
 def test_a_long_wait_says_once_what_is_awaited(ray_session: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "SILENT_S", 0.5)
     said: list[str] = []
@@ -90,6 +91,7 @@ class Nowhere:
         pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("was_open", "error"), [(True, StateLost), (False, UserError)])
 def test_the_last_actor_without_a_place_sends_a_run_back_but_a_start_to_the_user(
     was_open: bool, error: type[Exception], ray_session: ModuleType, monkeypatch: pytest.MonkeyPatch

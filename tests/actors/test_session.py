@@ -89,6 +89,7 @@ def test_a_local_instance_listens_on_loopback_keeps_its_token_private_and_ends(t
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_cluster_that_does_not_answer_is_an_error_in_time() -> None:
     with socket.socket() as server:  # takes connections and never says a word
         server.bind(("127.0.0.1", 0))
@@ -155,6 +156,7 @@ def test_an_instance_that_does_not_start_is_one_line_and_its_folder_is_kept(plac
     assert not ray.is_initialized()
 
 
+@pytest.mark.long
 def test_what_a_killed_process_left_goes_with_the_next_one(place: Path) -> None:
     code = (
         "import os, sys, signal, tempfile; tempfile.tempdir = sys.argv[1]\n"

@@ -281,6 +281,7 @@ def test_evaluate_again(finished: rayfed_ssl.Run) -> None:
         finished.evaluate("knnn")
 
 
+@pytest.mark.long
 def test_evaluate_on_other_images(finished: rayfed_ssl.Run, tmp_path: Path) -> None:
     from PIL import Image
     from sklearn.datasets import load_digits
@@ -474,6 +475,7 @@ def test_code_that_a_run_brings_is_run_only_if_it_is_trusted(tmp_path: Path, mon
 # -- comparisons, Ray, scripts -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_compare_runs_methods_and_reads_runs(tmp_path: Path, finished: rayfed_ssl.Run) -> None:
     from rayfed_ssl.settings.files import dump
 
@@ -528,6 +530,7 @@ def test_who_hears_of_a_comparison_may_stop_it_and_resume_runs_what_is_left(
     assert heard == []  # nothing is run
 
 
+@pytest.mark.long
 def test_compare_chooses_by_a_measure_without_test_labels(tmp_path: Path, finished: rayfed_ssl.Run) -> None:
     """``select`` is the command's ``--select``, for runs that are made and for runs that are read."""
     from rayfed_ssl.settings.files import dump
@@ -555,12 +558,14 @@ def test_compare_chooses_by_a_measure_without_test_labels(tmp_path: Path, finish
     assert again.selection == found.selection
 
 
+@pytest.mark.long
 def test_on_ray_it_is_the_same_run(finished: rayfed_ssl.Run, tmp_path: Path, ray_session: ModuleType) -> None:
     on_ray = rayfed_ssl.run(finished.config, out=tmp_path / "run", progress=False, resources__actors=1)
     assert encoders(on_ray.folder) == encoders(finished.folder)
     assert measured(on_ray.folder) == measured(finished.folder)
 
 
+@pytest.mark.long
 def test_on_ray_progress_is_heard_in_this_process(
     finished: rayfed_ssl.Run, tmp_path: Path, ray_session: ModuleType
 ) -> None:
@@ -582,6 +587,7 @@ def test_on_ray_progress_is_heard_in_this_process(
     assert encoders(over.folder) == encoders(finished.folder)
 
 
+@pytest.mark.long
 def test_on_ray_a_comparison_is_heard_and_stopped_in_this_process(
     finished: rayfed_ssl.Run, tmp_path: Path, ray_session: ModuleType
 ) -> None:

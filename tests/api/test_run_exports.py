@@ -75,6 +75,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
     capsys.readouterr()
 
 
+@pytest.mark.long
 def test_a_table_is_the_commands(
     run: rayfed_ssl.Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,6 +127,7 @@ def test_an_export_lies_in_the_run_folder_by_default(run: rayfed_ssl.Run) -> Non
     assert (run.folder / "exported/torchscript/README.md").is_file()
 
 
+@pytest.mark.long
 def test_an_audit_is_the_commands_and_holds_what_was_asked_for(
     run: rayfed_ssl.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +144,7 @@ def test_an_audit_is_the_commands_and_holds_what_was_asked_for(
     assert {(row["round"], row["client"]) for row in rows} == {(1, 0), (1, 2), (3, 0), (3, 1)}
 
 
+@pytest.mark.long
 def test_the_page_is_the_commands(run: rayfed_ssl.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("leak.json"))
     command(capsys, "report", tmp_path / "run", "--no-images")
@@ -195,6 +198,7 @@ def test_a_mistake_is_one_line_in_pythons_words(
     assert "--" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_of_a_run_at_a_uri_tables_and_cards_name_it_as_its_place(run: rayfed_ssl.Run, tmp_path: Path) -> None:
     there = rayfed_ssl.load(run.folder.as_uri())
     assert there.embed("digits").equals(run.embed("digits"), check_metadata=True)

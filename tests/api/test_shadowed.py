@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import rayfed_ssl
 try:
@@ -15,6 +17,7 @@ except rayfed_ssl.UserError as mistake:
 """
 
 
+@pytest.mark.long
 def test_a_tune_py_beside_a_script_is_named_and_not_run(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "tune.py").write_text("print('it ran')\n")

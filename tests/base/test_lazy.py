@@ -30,6 +30,7 @@ def test_a_module_is_what_it_would_have_been() -> None:
         LazyModule("no_such_module").x  # noqa: B018
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "loaded",  # by statements of one process, each after those before it
     [

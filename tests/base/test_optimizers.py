@@ -52,6 +52,7 @@ def test_the_bits_are_pytorchs(name: str, settings: dict[str, Any]) -> None:
     assert torch.equal(trained(optimizers, name, settings), trained(torch.optim, name, settings))
 
 
+@pytest.mark.long
 def test_a_step_does_not_import_the_compiler() -> None:
     found = subprocess.run(
         [sys.executable, "-c", STEPS, "SGD", "Adam", "AdamW", "LARS"],

@@ -35,7 +35,9 @@ MODEL = {"width": 0.25, "projector": {"hidden": [16], "dim": 8}}
 
 
 @pytest.mark.parametrize(
-    "path", [rows.BOARD, rows.FIELD, rows.SHORT, rows.LONGER, rows.MANY, rows.LOSSES], ids=lambda path: path.stem
+    "path",
+    [rows.BOARD, rows.FIELD, rows.SHORT, rows.LONGER, rows.MANY, rows.LOSSES, rows.BYTES],
+    ids=lambda path: path.stem,
 )
 def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:
     board = tables.load_board(path)
@@ -144,6 +146,7 @@ def test_the_digest_is_of_the_configs_keys_and_the_cells(tmp_path: Path) -> None
     assert cell.settings != before
 
 
+@pytest.mark.long
 def test_no_row_was_made_with_other_settings_than_the_boards() -> None:
     chosen = tuning.settings(tuning.read(), BOARD)
     seeds = sorted({row["seed"] for row in rows.read()})  # also those that only the budgets were confirmed on
@@ -193,6 +196,7 @@ def ended(cell: rows.Cell, images: Path, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
+@pytest.mark.long
 def test_a_row_says_what_the_run_folder_says(cell: rows.Cell, images: Path, ended: Path) -> None:
     found = rows.record(cell, ended, cell.built(images))
     summary = json.loads((ended / "summary.json").read_text())
@@ -216,6 +220,7 @@ def test_a_row_says_what_the_run_folder_says(cell: rows.Cell, images: Path, ende
     assert found["machine"].endswith(f", {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores")
 
 
+@pytest.mark.long
 def test_a_row_of_mixed_architectures_has_the_accuracies_of_each(
     cell: rows.Cell, images: Path, ended: Path, tmp_path: Path
 ) -> None:
@@ -242,6 +247,7 @@ def test_a_row_names_the_gpu_that_trained(cell: rows.Cell, images: Path, ended: 
     assert rows.record(cell, folder, cell.built(images))["machine"].endswith(" cores; NVIDIA H200")
 
 
+@pytest.mark.long
 def test_labels_are_added_to_a_row(cell: rows.Cell, images: Path, ended: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(ended, tmp_path / "run")
     assert leaderboard.add_labels(folder) is None
@@ -282,6 +288,7 @@ def test_a_row_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     assert rows.read(path)[1] == row("fedca", 0, 0.2)
 
 
+@pytest.mark.long
 def test_cells_and_grids_are_run(cell: rows.Cell, images: Path, tmp_path: Path) -> None:
     path, lines = tmp_path / "rows.parquet", tmp_path / "lines.jsonl"
     wrong = rows.Cell("digits", "iid", rows.ONE, "fedprox", 0, cell.config, {"data.limit": 3, "train.rounds": 1})

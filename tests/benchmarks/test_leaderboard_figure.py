@@ -173,6 +173,7 @@ def test_front_untrained_encoder_and_ticks_stand_where_they_belong() -> None:
         assert at == pytest.approx(place[method]) if tick == sent else (at < place[method]) == (tick < sent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sent", [(50, 100, 10), (20, 21, 22), (1000, 1100, 1200), (4, 900, 1000)], ids=str)
 def test_no_ticks_text_touches_another(sent: tuple[int, int, int]) -> None:
     bytes_of = dict(zip(("fedsimclr", "fedca", "flesd"), sent, strict=True))
@@ -207,6 +208,7 @@ def test_names_stand_in_order_of_accuracy_and_their_lines_do_not_cross() -> None
         assert min(np.diff(places)) >= figure.GAP - 1e-9
 
 
+@pytest.mark.long
 def test_no_name_runs_into_the_number_beside_it() -> None:
     drawn = figure.figure(rows.read(), leaderboard.load_board())
     assert drawn is not None
@@ -259,6 +261,7 @@ def test_the_forest_shows_tables_means_and_intervals_over_clusters() -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_both_figures_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "figures" / "board.png"
     assert leaderboard.draw(made_rows(), BOARD, path) == [path, path.with_name("board_protocols.png")]

@@ -89,6 +89,7 @@ def test_each_set_of_images_has_a_table_of_its_own_lines() -> None:
     assert ("def" in first.split("|")[0], "abc" in second.split("|")[0]) == (False, False)
 
 
+@pytest.mark.long
 def test_a_line_says_what_the_audit_found(tmp_path: Path) -> None:
     changes = {
         "data.limit": 240, "data.partition.name": "iid", "evaluation.select": {"share": 0.35}, "train.rounds": 2,

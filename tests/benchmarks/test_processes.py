@@ -18,6 +18,7 @@ def status(out: Path) -> str:
     return str(json.loads((out / "run" / "summary.json").read_text())["status"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", ["stopped", "half written"])
 def test_a_run_that_was_stopped_is_resumed_and_one_that_ended_is_not_made_again(tmp_path, left):
     assert processes.carry_out({}, KEYS, tmp_path) is not None

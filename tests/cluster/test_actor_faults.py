@@ -255,7 +255,7 @@ def test_of_several_clients_in_one_call_only_the_one_to_blame_is_dropped(pool: P
         cohort.close()
 
 
-@pytest.mark.parametrize("verb", ["ask", "mean"])
+@pytest.mark.parametrize("verb", ["ask", pytest.param("mean", marks=pytest.mark.long)])
 def test_who_crashed_a_worker_once_is_given_one_try_from_then_on(verb: str, made: Made, tmp_path: Path) -> None:
     cohort = made(CONFIG.model_copy(update={"on_client_error": "drop"}))
     message: dict[str, Any] = {"log": str(tmp_path / "log"), "times": 99}

@@ -242,6 +242,7 @@ SCALING: dict[str, object] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_autoscaler_starts_the_nodes_that_a_run_waits_for(config: str, tmp_path: Path) -> None:
     wide = (config, "resources.cpus_per_client=2", "resources.strategy=SPREAD")
     two, out = (*wide, "resources.actors=2"), ("--out", str(tmp_path / "out"))

@@ -200,6 +200,7 @@ def test_the_command_line_leaves_no_orphans_and_is_resumed(run: Callable[..., Co
     same(tmp_path / "run", tmp_path / "undisturbed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["gcs_server", "raylet"])
 def test_a_server_of_rays_own(server: str, run: Callable[..., CommandLine], tmp_path: Path) -> None:
     """The command ends, at once or when it misses the server, leaves nobody behind, and is resumed."""
@@ -236,7 +237,10 @@ def two_nodes(head_cpus: int) -> Iterator[tuple[str, int]]:
         end(ours.values())
 
 
-@pytest.mark.parametrize(("head_cpus", "wait_s"), [(2, 60), (1, 15)], ids=["room for both", "room for one"])
+@pytest.mark.parametrize(
+    ("head_cpus", "wait_s"),
+    [pytest.param(2, 60, marks=pytest.mark.long, id="room for both"), pytest.param(1, 15, id="room for one")],
+)
 def test_a_node_with_states_that_lay_nowhere_else(
     head_cpus: int, wait_s: int, run: Callable[..., CommandLine], undisturbed: Path, tmp_path: Path
 ) -> None:

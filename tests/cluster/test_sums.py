@@ -157,7 +157,10 @@ def on_nodes(*arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("nodes", "actors"), [(1, 2), (1, 4), (2, 4), (4, 4)])
+@pytest.mark.parametrize(
+    ("nodes", "actors"),
+    [*(pytest.param(*few, marks=pytest.mark.long) for few in ((1, 2), (1, 4), (2, 4))), (4, 4)],
+)
 def test_the_driver_reads_two_sums_however_many_actors_and_nodes_there_are(nodes: int, actors: int) -> None:
     found = on_nodes(str(nodes), str(actors))
     assert found["nodes"] == nodes

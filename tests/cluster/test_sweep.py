@@ -204,6 +204,7 @@ def test_a_population_exchanges_checkpoints_and_says_so(tmp_path: Path) -> None:
         assert max(rounds) == 5
 
 
+@pytest.mark.long
 def test_a_population_interrupted_after_an_exchange_goes_on_and_ends_complete(tmp_path: Path) -> None:
     rounds, out = 6, tmp_path / "out"
     made = sweep(

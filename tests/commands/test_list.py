@@ -220,6 +220,7 @@ def test_a_run_beside_what_no_sweep_wrote_is_listed_without_it(call: Call, tmp_p
     assert (row["run"], row["point"]) == ("trial-00000", {})
 
 
+@pytest.mark.long
 def test_a_run_without_accuracies_lists_what_describes_its_features(call: Call, tmp_path: Path) -> None:
     status, out, _ = call("run", "tiny.yaml", "--executor", "local", "evaluation.protocols=[rank]")
     assert status == 0
@@ -260,6 +261,7 @@ def test_no_folder_no_runs_no_cluster(call: Call, tmp_path: Path, monkeypatch: p
     assert err.startswith("RAY_ADDRESS: found 127.0.0.1:1; ")
 
 
+@pytest.mark.long
 def test_detached_runs_are_listed_with_where_they_are(
     call: Call, ray_session: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ def test_a_source_begins_with_clear_lines_on_what_is_not_there(call: Call, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_the_tests_of_what_is_begun_pass(call: Call, tmp_path: Path) -> None:
     for kind in Kind:
         assert call("new", kind, f"own_{kind}", "--out", "mine")[0] == 0

@@ -77,6 +77,7 @@ def test_images_within_the_run_folder_or_of_fixed_names_are_no_matter(call: Call
     assert said.startswith("data.path: ")  # these files are not there
 
 
+@pytest.mark.long
 def test_a_run_that_lies_among_its_images_goes_on(
     call: Call, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_neither_is_a_sweep_nor_a_comparison(call: Call, own: Path, tmp_path: Pa
     assert not (tmp_path / "d/table").exists()
 
 
+@pytest.mark.long
 def test_a_check_says_of_the_place_what_the_run_would_say(call: Call, tmp_path: Path) -> None:
     tiny_run = ("run", "tiny.yaml", "--executor", "local")
     run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "taken")
@@ -154,6 +156,7 @@ def test_a_run_folder_in_place_of_a_file_is_told_of_its_configuration(call: Call
     assert call("run", "runs")[::2] == (2, f"runs: {line}\n")
 
 
+@pytest.mark.long
 def test_files_of_others_in_a_run_folder_are_counted(call: Call, tmp_path: Path) -> None:
     (tmp_path / "prepared/more").mkdir(parents=True)
     (tmp_path / "prepared/trace.json").write_text("{}")

@@ -38,6 +38,7 @@ def hospitals(root: Path, seed: int = 0) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_a_run_without_labels_is_measured_on_a_labelled_set_as_the_page_says(call: Call, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
     alone = re.search(r"Are there no labels at all\? \| `([^`]+)`", page)
@@ -61,6 +62,7 @@ def test_a_run_without_labels_is_measured_on_a_labelled_set_as_the_page_says(cal
     assert set(found["imagefolder:labelled"]["accuracy"]["global"]) == {"knn", "linear"}
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_its_images_wherever_they_lie_now(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_run_goes_on_with_its_images_wherever_they_lie_now(
     assert "cannot resume with changed data.path" in err
 
 
+@pytest.mark.long
 def test_public_images_that_moved_are_found_where_the_command_says(call: Call, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("public", "others"):
@@ -147,6 +150,7 @@ def test_public_images_that_moved_are_found_where_the_command_says(call: Call, t
     assert f"cannot resume with changed {key}" in err
 
 
+@pytest.mark.long
 def test_the_place_of_the_runs_own_images_is_read_as_the_run_reads_it(call: Call, tmp_path: Path) -> None:
     hospitals(tmp_path / "hosp")
     assert call("run", "tiny.yaml", *CHANGES, *LOCAL, "--out", "runs/h")[0] == 0
@@ -165,6 +169,7 @@ def test_the_place_of_the_runs_own_images_is_read_as_the_run_reads_it(call: Call
     assert found["images"]["digest"] == digest
 
 
+@pytest.mark.long
 def test_the_columns_of_the_runs_own_tables_are_known(call: Call, tmp_path: Path) -> None:
     hospitals(tmp_path / "hosp")
     for split in ("train", "test"):
@@ -216,6 +221,7 @@ def test_the_columns_of_the_runs_own_tables_are_known(call: Call, tmp_path: Path
     assert call("evaluate", "runs/pq", "--data", "pq")[0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_svg")
 def test_what_was_made_of_the_images_is_written_down_and_stands_in_the_report(call: Call, tmp_path: Path) -> None:
     hospitals(tmp_path / "hosp")
@@ -238,6 +244,7 @@ def test_what_was_made_of_the_images_is_written_down_and_stands_in_the_report(ca
     assert not (folder / "environment-2.json").exists()
 
 
+@pytest.mark.long
 def test_of_images_without_labels_none_is_held_out_unseen(call: Call, tmp_path: Path) -> None:
     """What `configs/own_images.yaml` says of a folder of unlabelled images, and what it comes to as one follows it."""
     rng = np.random.default_rng(0)

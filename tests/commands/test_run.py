@@ -40,6 +40,7 @@ def test_json_is_one_object_per_round_and_lines_go_to_stderr(call: Call, tmp_pat
     assert err.startswith("fedsimclr on digits: 3 clients x 20 images\n")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_svg")
 def test_the_last_line_names_the_report_and_an_older_one(call: Call, tmp_path: Path) -> None:
     status, out, _ = call(*LOCAL, "evaluation.protocols=[]", "train.rounds=1")
@@ -110,6 +111,7 @@ def test_rounds_are_shown_where_nothing_but_features_is_described(call: Call) ->
     assert [line.split("  ")[0] for line in out.splitlines() if line.startswith("round ")] == ["round 1/2", "round 2/2"]
 
 
+@pytest.mark.long
 def test_a_finished_run_is_extended(call: Call, tmp_path: Path) -> None:
     call(*LOCAL, "-q")
     again = ("run", "runs/tiny/config.yaml", "--executor", "local", "--resume")

@@ -9,6 +9,8 @@ from html import unescape
 from pathlib import Path
 from statistics import fmean
 
+import pytest
+
 from rayfed_ssl.report.evaluated import sentence_of, verdict_of
 from rayfed_ssl.report.verdict import DAMAGED, verdict
 from tests.command_line import Call
@@ -46,6 +48,7 @@ def test_a_large_class_is_recalled_at_the_end(call: Call, tmp_path: Path) -> Non
     assert "; always naming the largest class, a, is right for 90.0 % of the test images" in out
 
 
+@pytest.mark.long
 def test_evaluate_ends_with_the_sentence_of_the_run(call: Call, tmp_path: Path) -> None:
     assert call(*LOCAL)[0] == 0
     run, file = tmp_path / "runs/tiny", tmp_path / "runs/tiny/evaluation.json"
@@ -68,6 +71,7 @@ def test_evaluate_ends_with_the_sentence_of_the_run(call: Call, tmp_path: Path) 
     assert "After 2 rounds" not in out  # no accuracy was measured on these
 
 
+@pytest.mark.long
 def test_the_report_shows_what_evaluate_measured(call: Call, tmp_path: Path) -> None:
     assert call(*LOCAL, "method.name=local", "clients.count=2", "train.rounds=1", "evaluation.protocols=[rank]")[0] == 0
     for split in ("train", "test"):
@@ -109,6 +113,7 @@ def _tables(html: str) -> dict[str, list[list[str]]]:
     return found
 
 
+@pytest.mark.long
 def test_evaluate_compares_with_untrained_encoders_also_where_a_run_began_with_one(call: Call, tmp_path: Path) -> None:
     assert call(*LOCAL, "--out", "first")[0] == 0
     assert call(*LOCAL, "model.start=first", "--out", "second")[0] == 0
@@ -123,6 +128,7 @@ def test_evaluate_compares_with_untrained_encoders_also_where_a_run_began_with_o
     assert DAMAGED.sentence == "The summary is damaged: no verdict."
 
 
+@pytest.mark.long
 def test_evaluate_tells_of_clients_encoders_and_of_the_largest_class_of_other_images(
     call: Call, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from rayfed_ssl.data.sources import SourceConfig, load
 from tests.data.files import fetch, pictures, write_parquet
 
 
+@pytest.mark.long
 def test_digits_are_scikit_learns(tmp_path):
     from sklearn.datasets import load_digits
 

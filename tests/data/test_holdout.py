@@ -139,6 +139,7 @@ def test_evaluation_select_is_named_where_it_took_what_a_client_lacks(
     assert str(refused.value).startswith(named)
 
 
+@pytest.mark.long
 def test_a_run_with_clients_left_out_ends_and_its_deal_can_be_taken_over(tmp_path: Path) -> None:
     config = tailed(tmp_path, data__partition__min_size=2)
     run_locally(config, tmp_path / "run")

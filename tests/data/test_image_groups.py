@@ -35,6 +35,7 @@ def hospital(seed: int, mixed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return labels[order], patients[order], clients[order]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.5])
 def test_no_patient_lies_in_two_parts_and_classes_keep_their_shares(share: float, mixed: bool) -> None:
@@ -59,6 +60,7 @@ def test_as_many_patients_are_held_out_as_come_nearest(share: float, count: int)
     assert len(stratified_halves(np.zeros(100, np.int64), share, None, np.arange(100) // 10)[1]) == count
 
 
+@pytest.mark.long
 def test_which_patients_are_held_out_is_chance() -> None:
     """Of 100 patients with an image each, every one about 200 times in 1000: within 5 standard deviations of 12.6."""
     labels, patients = np.zeros(100, np.int64), np.random.default_rng(0).permutation(100)

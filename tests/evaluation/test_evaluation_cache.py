@@ -39,6 +39,7 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "evaluations"
 
 
+@pytest.mark.long
 def test_the_second_run_reads_the_same_bits(entries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.SWITCH, cache.OFF)
     truth = assessed()
@@ -54,6 +55,7 @@ def test_the_second_run_reads_the_same_bits(entries: Path, monkeypatch: pytest.M
     assert {path: path.stat().st_mtime_ns for path in entries.iterdir()} == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "more"),
     [
@@ -113,6 +115,7 @@ def test_after_training_nothing_is_remembered(entries: Path) -> None:
     assert not entries.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["", "{", '{"values": {"knn": 0.5}, "digest": "0"}', "[1]", '{"values": 3}'])
 def test_a_damaged_entry_is_measured_again(entries: Path, damage: str) -> None:
     truth = assessed()

@@ -101,6 +101,7 @@ def test_train_images_are_square_crops_mirrored_as_the_run_does() -> None:
     assert 0.75 < float(width.min() / width.max()) < 0.9  # sides from 0.8 to 1
 
 
+@pytest.mark.long
 def test_the_encoder_learns_too() -> None:
     blind = small_encoder()
     with torch.no_grad():

@@ -124,6 +124,7 @@ def test_nobody_holds_what_is_held_out(public: dict[str, object]) -> None:
     assert list(context.material(None).tests) == [""]
 
 
+@pytest.mark.long
 def test_a_run_records_held_out_values_features_and_what_chose_the_best(tmp_path: Path) -> None:
     config = tiny(
         "fedsimclr", evaluation__protocols=["knn", "semi", "cluster", "rank"], evaluation__semi=SEMI,
@@ -157,6 +158,7 @@ def test_a_run_records_held_out_values_features_and_what_chose_the_best(tmp_path
     assert again["select"]["global"]["knn"] == summary["select"]["knn"]
 
 
+@pytest.mark.long
 def test_diagnostics_alone_need_no_label_and_appear_once_after_a_resume(tmp_path: Path) -> None:
     config = tiny("fedsimclr", evaluation__protocols=["rank"])
     run_locally(config, tmp_path / "whole")
@@ -186,6 +188,7 @@ def test_task_clients_are_measured_on_their_roll_back_split_too(tmp_path: Path) 
         tiny("fedavg_trunk", **SELECT)
 
 
+@pytest.mark.long
 def test_a_finished_run_is_measured_by_other_protocols_one_after_another(tmp_path: Path) -> None:
     run = tmp_path / "run"
     summary = run_locally(tiny("fedfoa", train__rounds=1), run)
@@ -210,6 +213,7 @@ def test_a_finished_run_is_measured_by_other_protocols_one_after_another(tmp_pat
     assert again["features"] == found["features"]
 
 
+@pytest.mark.long
 def test_what_another_command_adds_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     run_locally(tiny("fedsimclr", train__rounds=1), run)

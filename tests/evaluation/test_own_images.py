@@ -257,6 +257,7 @@ def test_a_name_in_a_files_name_is_harmless(name: str, part: str) -> None:
     assert in_file_name(name) == part
 
 
+@pytest.mark.long
 def test_on_how_many_images_of_its_own_a_client_is_measured(images: Path, tmp_path: Path) -> None:
     """The summary says it by client, the report beside each value: 100 % of 6 images is less than of 600."""
     run_locally(config(images, method__name="fedsimclr", train__rounds=1), tmp_path / "run")

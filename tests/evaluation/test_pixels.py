@@ -68,6 +68,7 @@ def truth(config: RunConfig) -> tuple[np.ndarray, ...]:
     return tuple(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [8, 40])
 def test_knn_of_pixels_is_the_loops_and_scikit_learns(size: int) -> None:
     config = tiny(
@@ -86,6 +87,7 @@ def test_knn_of_pixels_is_the_loops_and_scikit_learns(size: int) -> None:
     assert found["knn_auc"] == pytest.approx(np.mean(areas), abs=1e-4)
 
 
+@pytest.mark.long
 def test_linear_of_pixels_is_near_scikit_learns_logistic_regression() -> None:
     config = tiny("fedsimclr", evaluation__protocols=["linear"], data__limit=1000, data__test_limit=400)
     found = ProcessContext(config, load_federation(config)).evaluate_pixels()

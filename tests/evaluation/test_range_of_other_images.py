@@ -78,6 +78,7 @@ def test_images_of_8_bits_need_none_of_it(run: Path, tmp_path: Path) -> None:
         reevaluate(run, ["knn"], data=SourceConfig(name="imagefolder", path=path, range=RANGE))
 
 
+@pytest.mark.long
 def test_percentiles_are_those_of_the_runs_training_images_wherever_the_encoder_goes(
     by_percentiles: Path, tmp_path: Path
 ) -> None:

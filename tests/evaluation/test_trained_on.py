@@ -59,6 +59,7 @@ def other_images(root: Path, seen: int) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_test_images_that_the_run_trained_on_are_noted(run: Path, tmp_path: Path, call: Call) -> None:
     other = other_images(tmp_path / "other", seen=4)
     status, shown, _ = call("evaluate", str(run), "--data", str(other), "--protocol", "knn")

@@ -18,6 +18,7 @@ import pytest
 import rayfed_ssl
 from rayfed_ssl.base import notes as notes_module
 from rayfed_ssl.base.notes import Note, as_notes, public_lines
+from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.holdout import held_out_notes
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.partition import FromFile, Natural
@@ -44,7 +45,7 @@ from rayfed_ssl.methods.ldawa import Server as LDAWA
 from rayfed_ssl.methods.parts.privacy import Mechanism
 from rayfed_ssl.models import StartConfig
 from rayfed_ssl.records.trained_image_digests import of_start, write_trained
-from rayfed_ssl.simulation.checks import image_notes, one_owner, split_groups
+from rayfed_ssl.simulation.checks import coded_weights, image_notes, one_owner, split_groups
 from tests.data.files import pictures, put
 from tests.tiny import run_locally, tiny
 
@@ -153,9 +154,14 @@ def of_methods() -> tuple[Note, ...]:
     return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.notes(runs), FedSC.notes(alone)[0]])
 
 
+def in_few_bytes() -> RunConfig:
+    return tiny("fedsimclr", transport={"up": {"name": "quantized", "bits": 4}, "down": {"name": "float16"}})
+
+
 def all_kinds(folder: Path) -> tuple[Note, ...]:
     put(folder, {f"train/{name}.png": image for name, image in zip((f"{WHO}_1", "2"), pictures(2), strict=True)})
-    return (*of_data(folder), *of_dealing(), *of_files(folder), *of_started(folder), *of_methods())
+    own = (*of_files(folder), *of_started(folder), *of_methods(), *coded_weights(in_few_bytes()))
+    return (*of_data(folder), *of_dealing(), *own)
 
 
 LINES = (
@@ -228,6 +234,7 @@ LINES = (
         "method.privacy.delta: found 0.5, but clients have up to 20 images: a delta of 1/20 or more allows a mechanism "
         "that publishes one of them"
     ),
+    "weights go up as 4-bit QSGD in buckets of 512, down as float16 (transport)",
 )
 
 
@@ -253,6 +260,7 @@ def public_sites() -> Iterator[tuple[str, range]]:
                     yield str(file), range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
+@pytest.mark.long
 def test_no_kind_of_note_that_a_card_has_is_missing_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, make = set(), Note.__init__
 
@@ -304,6 +312,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.long
 def test_the_card_qualifies_its_numbers_and_names_nobody(folder: Path, tmp_path: Path) -> None:
     export(run_encoder(folder), "torchscript", tmp_path / "x")
     card = (tmp_path / "x/README.md").read_text(encoding="utf-8")

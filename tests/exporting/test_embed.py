@@ -51,6 +51,7 @@ def table(run: Path, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return out
 
 
+@pytest.mark.long
 def test_logistic_regression_on_the_table_reaches_the_runs_linear_probe(run: Path, table: Path) -> None:
     found = read(table)
     train = np.array(found["split"]) == "train"
@@ -234,6 +235,7 @@ def test_a_bad_image_leaves_the_table_that_was_there_or_is_left_out(encoder: Run
     assert embed(encoder, block, out, overwrite=True).images == 2
 
 
+@pytest.mark.long
 def test_a_place_that_takes_no_more_is_one_line(encoder: RunEncoder, digits: Path, tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # Python ignores SIGXFSZ: writing raises EFBIG

@@ -29,6 +29,8 @@ from rayfed_ssl.models import ModelConfig, build_encoder, load_exported
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.simulation.reevaluation import reevaluate
 
+pytestmark = pytest.mark.long
+
 PIXELS = np.random.default_rng(1).integers(0, 256, (7, 16, 16, 3), np.uint8)
 COMPILED = "__pycache__"  # what Python leaves beside a file that it ran
 

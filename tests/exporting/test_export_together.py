@@ -13,6 +13,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.exporting.folder import FORMS, export
 
+pytestmark = pytest.mark.long
+
 
 def test_an_export_does_not_touch_another_ones_draft(
     encoder: RunEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,6 +131,7 @@ def test_other_images_are_evaluated_as_those_squares(strips: tuple[str, Path, Pa
     assert other["images"]["source"] == {"name": "imagefolder", "path": moved, "fit": "crop"}
 
 
+@pytest.mark.long
 def test_an_exported_folder_says_and_makes_those_squares(strips: tuple[str, Path, Path], tmp_path: Path) -> None:
     fit, root, run = strips
     place = export(run_encoder(run), "hub-folder", tmp_path / "x").folder

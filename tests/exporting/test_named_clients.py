@@ -75,6 +75,7 @@ def test_a_client_is_found_by_its_number(named_run: Path, client: int) -> None:
     assert report.file == file.values
 
 
+@pytest.mark.long
 def test_the_commands_take_it(named_run: Path, call: Call, tmp_path: Path) -> None:
     out, run = tmp_path / "x.parquet", str(named_run)
     assert call("embed", run, "digits", "--out", str(out), "--client", "1")[::2] == (0, "")

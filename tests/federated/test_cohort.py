@@ -292,6 +292,7 @@ def test_pieces_of_one_name_are_refused() -> None:
         cohort.serve_all("work", (1, 2, 1), lambda piece: {"own": piece})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedmkd", "fedsc"])
 def test_seconds_of_a_round_are_those_of_all_its_operations(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

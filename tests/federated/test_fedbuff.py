@@ -189,10 +189,19 @@ def buffered(method: str = "fedbyol", **changes: object) -> RunConfig:
     return tiny(method, **given)
 
 
-@pytest.mark.parametrize("method", ["fedbyol", "fedprox", "fedema", "fedx"])
-def test_all_clients_at_equal_speed_is_the_synchronous_mean_bit_for_bit(method: str, tmp_path: Path) -> None:
-    run_locally(tiny(method, system={"latency_s": 10.0}, participation__fraction=1.0), tmp_path / "sync")
-    run_locally(buffered(method, participation__fraction=1.0), tmp_path / "buffered")
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        *((method, {}) for method in ("fedbyol", "fedprox", "fedema", "fedx")),
+        ("fedbyol", {"transport": {"up": {"name": "quantized", "bits": 4}, "down": {"name": "quantized"}}}),
+    ],
+)
+def test_all_clients_at_equal_speed_is_the_synchronous_mean_bit_for_bit(
+    method: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    run_locally(tiny(method, system={"latency_s": 10.0}, participation__fraction=1.0, **changes), tmp_path / "sync")
+    run_locally(buffered(method, participation__fraction=1.0, **changes), tmp_path / "buffered")
     assert encoders(tmp_path / "buffered") == encoders(tmp_path / "sync")
     assert booked(tmp_path / "buffered") == booked(tmp_path / "sync")
     found, expected = measured(tmp_path / "buffered"), measured(tmp_path / "sync")
@@ -201,6 +210,7 @@ def test_all_clients_at_equal_speed_is_the_synchronous_mean_bit_for_bit(method: 
     assert found[3, None, "time/virtual_s"] == 30.0
 
 
+@pytest.mark.long
 def test_clients_count_in_a_buffered_mean_as_the_server_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By images, all the same, or by a rule of the server's own: synchronous or buffered, the same mean to the bit."""
 
@@ -294,6 +304,7 @@ def test_who_drops_out_is_given_up_at_the_deadline_at_the_latest(
     assert found[True] == {c: Attempt(20.0 if c % 2 else 10.0, lost=True) for c in range(4)}
 
 
+@pytest.mark.long
 def test_stale_replies_count_less_and_very_stale_ones_not(tmp_path: Path) -> None:
     """Client 3 is slow: its replies come in three or more updates late."""
     pq.write_table(pa.table({"client": range(4), "latency_s": [10.0, 10.5, 11.0, 36.0]}), tmp_path / "d.parquet")

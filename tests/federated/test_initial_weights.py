@@ -108,6 +108,7 @@ def test_independently_designed_models_begin_with_their_own_values(
     assert pickle.loads(pickle.dumps(config)) == config
 
 
+@pytest.mark.long
 def test_a_run_begun_with_common_values_goes_on_with_them(tmp_path: Path) -> None:
     """Run folders of before: ``initial: common`` in config.yaml, or no such key."""
     whole = tiny("fedlinked", model__initial="common", train__rounds=2)
@@ -169,6 +170,7 @@ def test_a_run_without_a_start_says_what_it_always_said(tmp_path: Path) -> None:
     assert "evaluated the untrained encoder" in lines
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedsimclr", "local"])
 def test_no_networks_are_built_for_each_client(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the checks before the first round to the export after the last: as many for 4 clients as for 12."""

@@ -89,6 +89,7 @@ def rates(folder: Path, rounds: int) -> list[float]:
     return [values[t, None, "train/lr"] for t in range(1, rounds + 1)]
 
 
+@pytest.mark.long
 def test_a_run_in_its_warm_up_is_extended_to_the_bits_of_the_longer_one(tmp_path: Path) -> None:
     long, short = (tiny("fedsimclr", train__rounds=rounds, train__optimizer=LARS) for rounds in (4, 3))
     run_locally(long, tmp_path / "long")

@@ -98,6 +98,7 @@ def test_a_round_steps_towards_the_mean_and_buffers_are_the_mean() -> None:
     assert np.abs(mean - start)[:count].max() > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedsimclr", "fedsc", "fedema", "fedx"])
 def test_without_momentum_a_step_of_one_is_the_mean(method: str) -> None:
     changes = {"server__optimizer": {"name": "momentum", "momentum": 0.0}, "participation__fraction": 1.0}
@@ -105,6 +106,7 @@ def test_without_momentum_a_step_of_one_is_the_mean(method: str) -> None:
         np.testing.assert_allclose(ours, plain, atol=2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["momentum", "yogi"])
 def test_a_resumed_run_keeps_the_moments(optimizer: str, tmp_path: Path) -> None:
     config = tiny("fedsc", server__optimizer__name=optimizer, **FAST)

@@ -55,6 +55,7 @@ def same(a: Any, b: Any) -> bool:
     return np.array_equal(getattr(a, "vector", a), getattr(b, "vector", b))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("objective", "optimizer"), ALL)
 def test_fixed_memory_gives_the_same_bits(objective: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies: list[int] = []

@@ -82,6 +82,7 @@ def test_work_adds_up_field_by_field() -> None:
     assert (one + two).up_bytes == one.up_bytes + two.up_bytes
 
 
+@pytest.mark.long
 def test_a_share_is_predicted_too(tmp_path: Path) -> None:
     """40 images by 0.3: three batches of 12, of which a deadline's clock keeps account and `--check` counts steps."""
     run_locally(tiny("local", **ALONE), tmp_path / "plain")

@@ -80,6 +80,7 @@ def test_a_round_repeated_makes_the_messages_that_the_run_averaged(averaged: Pat
     assert before == {path.name: path.stat().st_mtime_ns for path in averaged.rglob("*")}  # the folder is as it was
 
 
+@pytest.mark.long
 def test_a_reply_that_began_rounds_ago_is_heard_in_the_round_that_uses_it(tmp_path: Path) -> None:
     """FedBuff, two replies a round of four clients at work: the ledger says whose came."""
     changes = {
@@ -102,6 +103,7 @@ def test_a_reply_that_began_rounds_ago_is_heard_in_the_round_that_uses_it(tmp_pa
         leak(run, round=2, clients=[away])
 
 
+@pytest.mark.long
 def test_who_returns_to_its_best_after_the_last_round_took_no_part_in_it(tmp_path: Path) -> None:
     """Every client does, asked or not, and sends nothing."""
     changes = {"objective.name": "supervised", "evaluation.protocols": [], "participation.fraction": 0.5}
@@ -117,6 +119,7 @@ def test_who_returns_to_its_best_after_the_last_round_took_no_part_in_it(tmp_pat
     assert {one.operation for one in recorded} == {"train", "adopt"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
@@ -163,6 +166,7 @@ def test_members_are_told_apart_by_no_client_of_the_data(averaged: Path) -> None
     assert 2 not in hospitals[sets.reference]
 
 
+@pytest.mark.long
 def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:
     skew = {"name": "feature_skew", "severity": 5, "corruptions": ["noise"]}
     run = finished(tmp_path / "run", "fedsimclr", data__partition=skew, train__rounds=1)
@@ -181,6 +185,7 @@ def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:
     assert np.abs(audit._as_the_clients(others).astype(int) - plain.pixels[others]).mean() > 10
 
 
+@pytest.mark.long
 def test_chance_is_that_of_the_fewest_members_and_a_client_named_twice_counts_once(tmp_path: Path) -> None:
     few = {"clients.count": 2, "data.limit": 400, "train.rounds": 1, "evaluation.select": {"share": 0.4}}
     run_locally(tiny("fedsimclr", {**few, "data.partition.name": "dirichlet"}), tmp_path / "run")
@@ -193,6 +198,7 @@ def test_chance_is_that_of_the_fewest_members_and_a_client_named_twice_counts_on
     assert found.null_deviation == pytest.approx(((2 * second + 1) / (12 * second**2)) ** 0.5)
 
 
+@pytest.mark.long
 def test_what_was_found_is_not_written_while_another_command_writes_it(
     averaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +211,7 @@ def test_what_was_found_is_not_written_while_another_command_writes_it(
     (averaged / "leak.json").unlink()
 
 
+@pytest.mark.long
 def test_what_was_found_of_other_clients_and_rounds_stays(averaged: Path, tmp_path: Path) -> None:
     run = shutil.copytree(averaged, tmp_path / "run")
 
@@ -253,6 +260,7 @@ def test_a_damaged_file_is_refused_before_anything_is_repeated(averaged: Path, t
     assert (run / "leak.json").read_text() == "{"
 
 
+@pytest.mark.long
 def test_a_run_that_is_removed_while_it_is_audited_does_not_come_back(averaged: Path, tmp_path: Path) -> None:
     run = shutil.copytree(averaged, tmp_path / "runs" / "run")
 
@@ -265,6 +273,7 @@ def test_a_run_that_is_removed_while_it_is_audited_does_not_come_back(averaged: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +335,7 @@ def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pyt
             assert abs(row["auc"] - 0.5) < 5 * document["null_deviation"]
 
 
+@pytest.mark.long
 def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -384,6 +394,7 @@ def test_r_is_taken_back_to_the_mean_over_the_rows_it_was_factored_from(scale: b
     assert correlation_of(once, "fedfoa.correlation")[0].views(once) == 0  # of clean images, one each
 
 
+@pytest.mark.long
 def test_centroids_are_looked_up_by_the_network_that_they_are_of(tmp_path: Path) -> None:
     """Orchestra clusters what the momentum target makes of images."""
     run = finished(tmp_path / "run", "orchestra", train__rounds=1, data__limit=480)
@@ -413,6 +424,7 @@ def test_correlation_matrices_are_searched_for_projections_clipped_as_the_client
     assert upload.views(config) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "fields", "changes"),
     [
@@ -430,6 +442,7 @@ def test_every_kind_of_message_has_an_attack(
     assert {one.field for one in found.findings} == fields | {UNTRAINED}
 
 
+@pytest.mark.long
 def test_clients_with_tasks_of_their_own_begin_with_heads_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,6 +454,7 @@ def test_clients_with_tasks_of_their_own_begin_with_heads_for_them(
     assert found.unaudited == []
 
 
+@pytest.mark.long
 def test_too_few_images_of_a_task_are_said_by_the_key_that_decides_it(tmp_path: Path) -> None:
     """``evaluation.select`` is refused beside tasks, so it is no way out."""
     changes = {**OWN["fedlinked"], "data.limit": 700, "train.rounds": 1, "evaluation.protocols": []}
@@ -453,6 +467,7 @@ def test_too_few_images_of_a_task_are_said_by_the_key_that_decides_it(tmp_path: 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
@@ -526,6 +541,7 @@ METHODS = {
 """
 
 
+@pytest.mark.long
 def test_a_method_of_ones_own_says_what_its_uploads_are(tmp_path: Path) -> None:
     (tmp_path / "tabled.py").write_text(OURS)
     imports = {"imports": ["tabled.py"], "train.rounds": 1}
@@ -536,6 +552,7 @@ def test_a_method_of_ones_own_says_what_its_uploads_are(tmp_path: Path) -> None:
     assert found.unaudited == ["table_of_none", "unsaid"]
 
 
+@pytest.mark.long
 def test_only_rounds_that_are_finished_are_audited(averaged: Path, tmp_path: Path) -> None:
     """Of a run that was stopped, and of one that was killed: neither goes on for it."""
     config = tiny("fedsimclr", {**HELD_OUT, "train.rounds": 50, "checkpoint.every": 1})
@@ -570,6 +587,7 @@ def test_what_is_missing_is_said_in_one_line(averaged: Path, tmp_path: Path) -> 
         leak(tmp_path / "none")
 
 
+@pytest.mark.long
 def test_a_run_on_images_without_labels_is_audited(tmp_path: Path) -> None:
     write(tmp_path / "scans.parquet", patient=list(range(240)))
     plain = {

@@ -45,6 +45,7 @@ def test_the_largest_area_is_of_what_crossed(tmp_path: Path) -> None:
     assert (nothing.largest, largest([nothing, found])) == (None, found.largest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"findings": [{}], "unaudited": [], "null_deviation": 0}'])
 def test_a_damaged_audit_is_one_line(tmp_path: Path, text: str) -> None:
     run = run_folder(tmp_path / "run", 0, [0.2, 0.6])
@@ -56,6 +57,7 @@ def test_a_damaged_audit_is_one_line(tmp_path: Path, text: str) -> None:
     assert "leak.json: cannot be read" in Parsed(report_of(run, images=False)).words
 
 
+@pytest.mark.long
 def test_a_runs_report_shows_what_was_found(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run", 0, [0.2, 0.6])
     assert "What messages give away" not in Parsed(report_of(run, images=False)).words
@@ -69,6 +71,7 @@ def test_a_runs_report_shows_what_was_found(tmp_path: Path) -> None:
     assert "spreads" not in few
 
 
+@pytest.mark.long
 def test_a_runs_report_says_of_which_round_an_area_is_where_there_are_several(tmp_path: Path) -> None:
     run = audited(run_folder(tmp_path / "run", 0, [0.2, 0.6]), (0, "weights", 0.5), (1, "weights", 0.625))
     found = json.loads((run / "leak.json").read_text())
@@ -97,6 +100,7 @@ def test_a_comparison_has_a_column_once_all_runs_were_audited(tmp_path: Path) ->
     assert "(a: weights (agreement of views) of client 0)" in note
 
 
+@pytest.mark.long
 def test_a_comparison_is_audited_run_by_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, out = tmp_path / "run.yaml", tmp_path / "out"
     changes: dict[str, Any] = {

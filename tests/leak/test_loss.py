@@ -73,6 +73,7 @@ def test_a_score_is_minus_the_mean_loss_in_five_batches_with_images_of_the_refer
     np.testing.assert_allclose(audit.losing(got)(rows), by_hand(audit, got, rows), rtol=1e-4)
 
 
+@pytest.mark.long
 def test_the_fall_is_the_loss_under_what_was_sent_less_that_under_what_came_back(tmp_path: Path) -> None:
     """In the second round, where what was sent is no client's first values any more; each loss is computed once."""
     audit, recorded = audited(tmp_path / "run", "fedsimclr", data__image_size=8, train__rounds=2)
@@ -86,6 +87,7 @@ def test_the_fall_is_the_loss_under_what_was_sent_less_that_under_what_came_back
     np.testing.assert_allclose(scores["weights", LOSS](rows), after, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_the_loss_under_what_came_back_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     audit, recorded = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
     seen: list[int] = []
@@ -161,6 +163,7 @@ def areas_of(findings: Sequence[Finding]) -> dict[tuple[str, str], list[AucEstim
     return found
 
 
+@pytest.mark.long
 def test_a_classifier_that_learned_its_images_by_heart_tells_them(tmp_path: Path) -> None:
     """Sixty epochs over fifty images: each client's interval lies above chance, further than by agreement of views,
     and the untrained encoder's does not.
@@ -174,6 +177,7 @@ def test_a_classifier_that_learned_its_images_by_heart_tells_them(tmp_path: Path
     assert by_loss > by_agreement
 
 
+@pytest.mark.long
 def test_an_encoder_that_fits_a_handful_of_images_is_told_by_the_fall_of_its_loss(tmp_path: Path) -> None:
     """No labels: NT-Xent, three hundred epochs over some fifty images: the mean over clients is three of its standard
     deviations above chance, the untrained encoder's within two. Members and others swapped mirror every area.
@@ -195,6 +199,7 @@ def test_an_encoder_that_fits_a_handful_of_images_is_told_by_the_fall_of_its_los
         assert one.found.auc == pytest.approx(1 - other.found.auc, abs=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "score"), [("fedae", True), ("fedbyol", True), ("fedmoco", True), ("flesd", False)])
 def test_methods_that_send_weights_with_heads_have_a_loss(method: str, score: bool, tmp_path: Path) -> None:
     found = leak(finished(tmp_path / "run", method, train__rounds=1, data__limit=260, data__image_size=8), images=24)
@@ -203,6 +208,7 @@ def test_methods_that_send_weights_with_heads_have_a_loss(method: str, score: bo
     assert all(np.isfinite(one.found.auc) for one in found.findings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", [{"name": "nnclr", "queue": 48}, {"name": "dino", "target": "averaged"}])
 def test_objectives_with_memories_are_audited(objective: dict[str, Any], tmp_path: Path) -> None:
     audit, recorded = audited(tmp_path / "run", "fedavg", data__image_size=8, objective=objective)

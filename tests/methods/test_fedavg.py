@@ -110,6 +110,7 @@ def test_the_target_is_in_training_mode_and_follows_after_the_step() -> None:
             torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5, msg=name)
 
 
+@pytest.mark.long
 def test_the_three_conventions_differ_and_only_one_sends_the_target(tmp_path: Path) -> None:
     found, sent = {}, {}
     for target in ("local", "reset", "averaged"):

@@ -82,6 +82,7 @@ def trunk_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     return folder, *run(folder, "fedavg_trunk")
 
 
+@pytest.mark.long
 def test_trunks_are_averaged_uniformly_and_heads_stay(trunk_run: tuple[Any, ...]) -> None:
     """Fine-tuning aside, a head is what it was; the trunk is the plain mean, although sizes differ."""
     _, _, cohort, asked = trunk_run
@@ -154,6 +155,7 @@ def test_trunk_bytes(trunk_run: tuple[Any, ...]) -> None:
     assert set(summary["accuracy"]["task"]) == {"0", "1", "2"}
 
 
+@pytest.mark.long
 def test_the_labelled_public_images_of_the_own_task_join_in(tmp_path: Path) -> None:
     config = tiny("fedavg_trunk", method__labelled_public=True)
     federation = load_federation(config)
@@ -263,6 +265,7 @@ def test_fedavg_with_labels(tmp_path: Path) -> None:
     assert summary["communication"]["up_bytes"] == 2 * 4 * whole.vector.size
 
 
+@pytest.mark.long
 def test_labels_are_learnt() -> None:
     """A few epochs of the supervised objective fit the training labels far better than chance."""
     data = {"name": "digits", "image_size": 8, "limit": 200, "test_limit": 80, "tasks": None}
@@ -277,6 +280,7 @@ def test_labels_are_learnt() -> None:
     assert float((found == worker.labels()).float().mean()) > 0.6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [21, 50])
 @pytest.mark.parametrize("method", ["fedavg_trunk", "fedlinked", "local"])
 def test_a_client_lost_in_the_last_round_returns_to_its_best_too(

@@ -309,6 +309,7 @@ def trained(config: RunConfig, rounds: int = 3) -> bytes:
     return bytes(server.weights.vector.tobytes())
 
 
+@pytest.mark.long
 def test_each_module_can_be_switched_off_alone() -> None:
     variants: dict[str, dict[str, Any]] = {
         "whole": {},
@@ -377,6 +378,7 @@ def test_the_largest_dictionary(exclude: bool, fraction: float) -> None:
                 fedca.check_federation(config, federation)
 
 
+@pytest.mark.long
 def test_the_default_dictionary_is_as_large_as_the_shards_allow() -> None:
     """Small shards: the largest number that may be given; larger ones: 1024. The same bits, bytes and room as given."""
     iid = {

@@ -145,6 +145,7 @@ def test_who_sat_out_a_round_takes_everything_if_selective(monkeypatch: pytest.M
         assert np.array_equal(seen.starts[1][1].vector, copied.vector) is everything
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedema", "fedu"])
 def test_without_divergence_it_is_fedbyol_bit_for_bit(method: str, tmp_path: Path) -> None:
     none = {"fedema": {"method.autoscale": False, "method.scaler": 0}, "fedu": {"method.threshold": 1e9}}[method]
@@ -209,6 +210,7 @@ ENCODERS = {"flat": Family(lambda config, image_size, channels: Flat(), minimum=
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedu", "fedema"])
 @pytest.mark.parametrize(("encoder", "found"), [("flat", "0 of 1"), ("timm/test_vit", r"1 of \d\d")])
 def test_an_encoder_of_few_convolutions_needs_the_papers_divergence(

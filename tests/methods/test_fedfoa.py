@@ -286,6 +286,7 @@ def test_r_of_the_round_is_that_of_the_stacked_projections_at_batch_scale(scale:
     assert outcome.metrics["trace"] == pytest.approx(np.trace(expected), rel=1e-4)
 
 
+@pytest.mark.long
 def test_weight_zero_is_the_method_without_the_plug_in(tmp_path: Path) -> None:
     common: dict[str, Any] = {"train__rounds": 2, "evaluation__protocols": [], "clients__count": 3}
 
@@ -301,6 +302,7 @@ def test_weight_zero_is_the_method_without_the_plug_in(tmp_path: Path) -> None:
     assert any(value > 0 for (t, _, tag), value in values.items() if t == 2 and tag == "client/admitted")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rounds", "warmup", "first"), [(1, 0, 2), (2, 0, 2), (2, 2, 3), (3, 2, 3)])
 def test_a_run_without_the_term_says_so(tmp_path: Path, rounds: int, warmup: int, first: int) -> None:
     """The truth is in the weights: those of the method without the plug-in, exactly where the line is said."""
@@ -334,6 +336,7 @@ def test_without_the_term_the_method_trains_its_clients_alone() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_run_records_traces_distances_and_rounds_to_an_accuracy(tmp_path: Path) -> None:
     config = tiny("fedfoa", train__rounds=2, clients__count=3, clients__encoders="small_cnn",
                   evaluation__targets=[0.05, 1.0], figures=True)  # fmt: skip

@@ -246,6 +246,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return folder, *run(folder, figures=True)
 
 
+@pytest.mark.long
 def test_the_conversation_is_algorithm_3(done: tuple[Path, dict[str, Any], Watched]) -> None:
     asked = [(operation, client) for round, operation, client, _, _ in done[2].asked if round == 1]
     every = [0, 1, 2]
@@ -549,6 +550,7 @@ def test_a_client_alone_sends_nothing(tmp_path: Path) -> None:
     assert [operation for _, operation, *_ in cohort.asked] == ["pretrain", "train", "roll_back"]
 
 
+@pytest.mark.long
 def test_roll_back_returns_to_the_best_round(tmp_path: Path) -> None:
     summary, cohort = run(tmp_path / "a", train__rounds=3)
     states = dict(cohort.states())
@@ -668,6 +670,7 @@ def encoders(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted((folder / "encoder").glob("*.safetensors"))]
 
 
+@pytest.mark.long
 def test_eta_matters_only_if_the_distillation_is_weighted(tmp_path: Path) -> None:
     options = [(False, 0.5), (False, 4.0), (True, 0.5), (True, 4.0)]
     for i, (weighted, eta) in enumerate(options):

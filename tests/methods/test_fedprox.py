@@ -57,12 +57,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: root / name for name in configs}
 
 
+@pytest.mark.long
 def test_without_a_penalty_it_is_fedavg_bit_for_bit(runs: dict[str, Path]) -> None:
     found = {name: (run / "encoder" / "global.safetensors").read_bytes() for name, run in runs.items()}
     assert found["zero"] == found["fedavg"]
     assert found["some"] != found["fedavg"]
 
 
+@pytest.mark.long
 def test_with_one_local_step_it_is_fedavg_too_and_says_so(tmp_path: Path) -> None:
     """Clients of 30 images: one batch of 30, where the penalty is zero and flat."""
     one = {"train.batch_size": 30, "method.mu": 10.0}

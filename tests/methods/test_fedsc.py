@@ -437,6 +437,7 @@ def test_a_client_alone_releases_nothing(tmp_path: Path) -> None:
     assert (summary["privacy"]["releases"], summary["epsilon"]) == ({0: 0}, {"0": 0.0})
 
 
+@pytest.mark.long
 @needs_accounting
 def test_epsilon_is_what_each_client_released(tmp_path: Path) -> None:
     config = tiny("fedsc", method__privacy={"sigma": 0.05, "delta": 1e-3}, method__share_rounds=[2, 3])

@@ -327,6 +327,7 @@ def distilled(**changes: object) -> tuple[np.ndarray, dict[str, float]]:
     return outcome.reply["weights"].vector, outcome.metrics
 
 
+@pytest.mark.long
 def test_each_option_of_the_distillation_counts() -> None:
     one = {"method__epochs": 1}
     base, _ = distilled(**one)
@@ -348,6 +349,7 @@ def test_each_option_of_the_distillation_counts() -> None:
         assert not np.array_equal(base, other), key
 
 
+@pytest.mark.long
 def test_the_first_anchors_come_in_parts_of_at_least_two() -> None:
     """Of three anchors in batches of two none is embedded alone, where BatchNorm has no variance."""
     vector, _ = distilled(method__anchors=3, method__batch_size=2, model__projector__batch_norm="all")
@@ -489,6 +491,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_run_evaluates_the_student_and_distillation_brings_it_closer(finished: Path) -> None:
     assert list(encoders(finished)) == ["global"]
     assert len(metrics(finished, "eval/knn")) == 3  # the untrained student and two rounds
@@ -496,6 +499,7 @@ def test_a_run_evaluates_the_student_and_distillation_brings_it_closer(finished:
     assert last[0] < first[0]
 
 
+@pytest.mark.long
 def test_two_runs_give_equal_bits_and_another_seed_others() -> None:
     vectors = [play(seed=seed)[0].weights.vector for seed in (0, 0, 1)]
     np.testing.assert_array_equal(vectors[0], vectors[1])
@@ -536,6 +540,7 @@ def test_a_narrow_upload_is_booked_as_such(upload: str, per_row: int) -> None:
     assert up == {("representations", per_row * images)}
 
 
+@pytest.mark.long
 def test_flesd_cc_is_flesd_with_one_round() -> None:
     cc, _ = play(method={"name": "flesd_cc", "epochs": 3, "batch_size": 16}, train__rounds=1)
     one, _ = play(train__rounds=1)
@@ -551,6 +556,7 @@ def test_only_the_sampled_clients_teach() -> None:
     assert {row.client for row in cohort.ledger.drain() if row.direction == "up"} == {2, 3}
 
 
+@pytest.mark.long
 def test_clients_of_several_architectures_keep_their_own_and_the_student_learns_from_all(tmp_path: Path) -> None:
     lines: list[str] = []
     config = config_of(

@@ -177,6 +177,7 @@ def test_the_servers_step_by_a_loop(normalize: bool, as_code: bool) -> None:
     assert np.abs(run.new.vector - fedavg)[: run.new.parameters].max() > 1e-4
 
 
+@pytest.mark.long
 def test_warm_up_is_fedavg(tmp_path: Path) -> None:
     """Bit for bit while it lasts, and not after it."""
     common = {"data__limit": 120, "train__local_steps": 2, "train__rounds": 2, "evaluation__protocols": []}

@@ -70,6 +70,7 @@ def by_hand(method: str, operation: str, round: int, images: int) -> int:
     }[method, operation]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_images_are_those_counted_by_hand_and_where_they_are_read(method: str, read: Read, tmp_path: Path) -> None:
     """With a deadline, so that each prediction is held against what the operation did."""
@@ -128,6 +129,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", VARIANTS)
 def test_predictions_hold_whatever_the_options(case: str, tmp_path: Path) -> None:
     """A clock with a deadline ends a run whose operation read other images, or replied with other bytes, than it
@@ -151,6 +153,7 @@ def run_until(after: int, config: RunConfig, folder: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_with_unreliable_clients_stopped_and_resumed_equals_undisturbed(method: str, tmp_path: Path) -> None:
     mixed = {"feddf", "fedmd", "fedmkd"}

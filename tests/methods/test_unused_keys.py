@@ -13,6 +13,8 @@ from rayfed_ssl.testing.tiny import tiny_run
 from tests.tiny import TASKS
 
 DIRECTED = {"objective.directional": True}
+PUBLIC = {"data.public.source": "share", "data.public.share": 0.2}
+MIXED = {"clients.encoders": ["small_cnn", "small_cnn_bn"] * 2, "method.student": "small_cnn"}
 ALONE = {"method.alignment": False, "method.dictionary_size": 40}
 REFUSED = {
     "momentum": (
@@ -108,6 +110,26 @@ REFUSED = {
         "fedlinked", {**TASKS, "data.public.share": 0.25, "augment.second_blur_p": 0.5},
         "augment.second_blur_p: found 0.5; it needs method.name=one that trains on two views of an image (fedlinked ",
     ),
+    "weights of clients alone": (
+        "local", {"transport.up.name": "quantized", "transport.up.bits": 4},
+        "transport.up: found quantized; it needs method.name=one that sends weights up (local sends none)",
+    ),
+    "weights of one place": (
+        "centralized", {"transport": {"down": {"name": "float16"}}},
+        "transport.down: found float16; it needs method.name=one that sends weights down (centralized sends none)",
+    ),
+    "weights beside correlations": (
+        "fedfoa", {"transport.up": {"name": "float16"}}, "transport.up: found float16; it needs method.name=one that ",
+    ),
+    "weights beside outputs": (
+        "fedmd", {**PUBLIC, "transport.down.name": "quantized"}, "transport.down: found quantized; it needs method.na",
+    ),
+    "weights up, of those that come down": (
+        "flesd", {**PUBLIC, "transport.up.name": "float16"}, "transport.up: found float16; it needs method.name=one th",
+    ),
+    "weights down, of many architectures": (
+        "flesd", {**PUBLIC, **MIXED, "transport.down.name": "float16"}, "transport.down: found float16; it needs met",
+    ),
 }  # fmt: skip
 ALLOWED = {
     "momentum of SGD": ("fedsimclr", {"train.optimizer.momentum": 0.5}),
@@ -135,6 +157,13 @@ ALLOWED = {
     "a second view": ("fedprox", {"objective.name": "byol", "augment.second_blur_p": 0.5}),
     "a second view beside a turned one": ("fedx", {"augment.second_solarize_p": 0.5}),
     "a preset's second view": ("fedavg", {"objective.name": "rotation", "augment.preset": "orchestra"}),
+    "weights as they are": ("local", {"transport.up.name": "float32", "transport": {"down": {"name": "float32"}}}),
+    "weights both ways": ("fedmkd", {**PUBLIC, "transport.up.name": "quantized", "transport.down.name": "float16"}),
+    "weights down": ("flesd", {**PUBLIC, "transport.down.name": "float16"}),
+    "weights of another method than the plug-in": (
+        "fedbyol",
+        {"plugins": [{"name": "fedfoa"}], "transport.up.name": "float16"},
+    ),
     "no second view": ("fedavg", {"objective.name": "rotation", "augment.second_blur_p": None}),
 }
 
@@ -155,6 +184,7 @@ def test_defaults_and_keys_with_an_effect_are_legal(method: str, changes: dict[s
 BESIDE = "train.local_epochs: found 4; it needs train.local_steps=null"
 NO_MODEL = "method.beta: found 0.5; it needs method.alignment=true"
 ALIGNED = "method: {name: fedca, alignment_epochs: 7, beta: 0.5, dictionary_size: 40}\n"
+UNSENT = "transport.up: found float16; it needs method.name=one that sends weights up (local sends none)"
 EPOCHS, STEPS = "method: {name: fedsimclr}\ntrain: {local_epochs: 4}\n", "train.local_steps=3"
 BOTH = "method: {name: fedsimclr}\ntrain: {local_epochs: 4, local_steps: 3}\n"
 PROFILES = "method: {name: fedsimclr}\ntrain: {local_steps: 3}\nprofiles:\n  cpu: {train: {rounds: 2}}\n"
@@ -171,6 +201,7 @@ def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_p
     assert loaded(tmp_path, EPOCHS, STEPS) == (3, 4)
     assert loaded(tmp_path, BOTH, "train.local_steps=null") == (None, 4)
     assert loaded(tmp_path, EPOCHS + "profiles:\n  cpu: {train: {local_steps: 3}}\n") == (3, 4)
+    assert loaded(tmp_path, "method: {name: fedsimclr}\ntransport: {up: {name: float16}}\n", "method.name=local")
     directed = ALIGNED + "objective: {name: simclr, directional: true}\ndata: {public: {source: share}}\n"
     assert loaded(tmp_path, directed, "method.alignment=false") == (None, 1)
 
@@ -183,6 +214,8 @@ def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_p
         (PROFILES.replace("rounds: 2", "local_steps: 3, local_epochs: 4"), (), BESIDE),
         ("method: {name: fedca, alignment: false, dictionary_size: 40, beta: 0.5}\n", (), NO_MODEL),
         (ALIGNED, ("method.alignment=false", "method.beta=0.5"), NO_MODEL),
+        ("method: {name: local}\ntransport: {up: {name: float16}}\n", (), UNSENT),
+        ("method: {name: fedsimclr}\n", ("method.name=local", "transport.up.name=float16"), UNSENT),
     ],
 )
 def test_what_stands_beside_the_key_that_makes_it_useless_is_refused(

@@ -117,6 +117,7 @@ def test_parameter_count_and_dimension(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet18_imagenet"])
 def test_resnet_is_torchvisions(name: str) -> None:
     """Same parameter names, and the same output from the same weights, with or without the stem swapped."""

@@ -82,6 +82,7 @@ def test_a_vision_transformer_cuts_small_images_into_small_patches() -> None:
     assert ours.body.pos_embed.shape == (1, 8 * 8 + 1, 192)  # 8 x 8 patches and the class token
 
 
+@pytest.mark.long
 def test_torchvisions_vision_transformer_has_its_sizes_and_our_patch() -> None:
     with torch.device("meta"):
         named = torchvision.models.vit_b_16(weights=None, image_size=32)
@@ -108,6 +109,7 @@ def test_a_side_without_patches_is_refused() -> None:
         build_encoder("timm/test_vit", CONFIG, 37)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "head"),
     [
@@ -161,6 +163,7 @@ def test_values_are_a_function_of_the_seed_and_travel_flat(name: str) -> None:
     assert torch.equal(built[0].eval()(images), built[2].eval()(images))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "channels"),
     [("timm/test_resnet", 1), ("timm/test_vit", 1), ("torchvision/resnet18", 3), ("torchvision/swin_t", 3)],

@@ -42,6 +42,7 @@ def config(case: str, method: str = "fedprox", **changes: object) -> RunConfig:
     return tiny(method, objective=NEW[case], model__prototypes=12, train__rounds=2, data__limit=120, **own, **changes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "method"),
     [

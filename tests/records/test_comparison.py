@@ -244,6 +244,7 @@ def test_what_runs_began_with_is_not_called_untrained_where_it_is_an_encoder(tmp
     assert "untrained" not in found.sentence
 
 
+@pytest.mark.long
 def test_another_split_is_told(tmp_path: Path) -> None:
     same = two_rows(tmp_path / "same")
     assert same.other_splits == {}
@@ -289,6 +290,7 @@ def of_images(root: Path, mine: str | None, theirs: str | None, **changes: Any) 
     return of_variants(made)
 
 
+@pytest.mark.long
 def test_what_was_measured_on_other_images_is_not_subtracted(tmp_path: Path) -> None:
     moved = {"data__name": "imagefolder", "data__path": "there"}
     for case, (mine, theirs, changes) in enumerate(
@@ -385,6 +387,7 @@ def test_runs_that_are_not_complete_are_told_and_not_counted(tmp_path: Path) -> 
         read_run(lost)
 
 
+@pytest.mark.long
 def test_the_files_hold_the_same_numbers(tmp_path: Path) -> None:
     out = tmp_path / "out"
     made = two_rows(tmp_path, virtual=(60.0, 120.0, 180.0))
@@ -422,6 +425,7 @@ def test_short_runs_have_a_decimal_of_their_seconds(seconds: float, shown: str, 
     assert told[2].split(" | ")[-1] == f"{shown} |"
 
 
+@pytest.mark.long
 def test_without_a_clock_there_are_no_hours(tmp_path: Path) -> None:
     made = two_rows(tmp_path)
     write(made, tmp_path / "out")

@@ -124,6 +124,7 @@ def test_a_row_whose_runs_diverged_is_not_chosen() -> None:
     assert in_order({"d": {}}, {"d": 1}) == Order({}, (), False, {"d": "0 of 1 seeds"})
 
 
+@pytest.mark.long
 def test_what_diverged_is_named_beside_the_choice(tmp_path: Path) -> None:
     """Of runs on disk: the one whose other seed diverged has the highest rank."""
     for name, rounds in (("one", 1), ("two", 2)):

@@ -48,6 +48,7 @@ def printed(comparison: Comparison, width: int, *, full: bool = False, select: s
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
+@pytest.mark.long
 def test_the_first_line_is_the_reports_sentence(made: Comparison, tmp_path: Path) -> None:
     write(made, tmp_path)
     sentence = printed(made, 120)[0]

@@ -82,6 +82,7 @@ def test_the_first_machines_file_is_kept_and_another_adds_its_own(tmp_path: Path
     assert write("L4", False) == ["environment.json"]  # a run that starts afresh
 
 
+@pytest.mark.long
 def test_ray_is_looked_up_and_not_imported() -> None:
     code = (
         "import sys; from rayfed_ssl.records.environment import RunFacts, environment; "

@@ -97,6 +97,7 @@ def test_accuracy_against_trace_joins_the_values_of_a_round() -> None:
     assert accuracy_against_trace(table([row for row in rows if row[2] != "client/trace"], METRICS)) is None
 
 
+@pytest.mark.long
 def test_saved_and_drawn_figures_are_images(tmp_path: Path) -> None:
     def figure() -> Figure:
         return label_histogram(np.ones((5, 3)), list("abc"))
@@ -114,6 +115,7 @@ def test_saved_and_drawn_figures_are_images(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["partition.png"]
 
 
+@pytest.mark.long
 def test_matplotlib_is_loaded_only_to_draw() -> None:
     code = "import sys, rayfed_ssl.simulation.loop; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

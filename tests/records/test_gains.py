@@ -140,6 +140,7 @@ def list_of(root: Path, name: str) -> list[Path]:
     return [root / f"{name}-{seed}" for seed in range(3)]
 
 
+@pytest.mark.long
 def test_every_format_and_the_page_say_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
     made = rows(tmp_path, first=[[0.4, 0.7]], little=[[0.31, 0.32]])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from rayfed_ssl.base.files import write_json
 from rayfed_ssl.records.comparison_files import markdown, write
 from rayfed_ssl.records.comparison_rows import of_variants
@@ -24,6 +26,7 @@ def test_the_largest_of_clients_counts_and_one_without_leaves_none() -> None:
     )
 
 
+@pytest.mark.long
 def test_an_epsilon_is_never_without_what_it_covers(tmp_path: Path) -> None:
     runs = {name: [run_folder(tmp_path / name, 0, [0.2], epsilon={"0": of})] for name, of in (("a", 2.0), ("b", 3.0))}
     for name, (folder,) in runs.items():

@@ -81,6 +81,7 @@ def test_of_classes_of_one_size_it_is_the_accuracys_within_classes() -> None:
     assert balanced_half_width(apart, labels) == pytest.approx(half_width(apart), rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("gain", [0.0, 0.15])
 def test_it_holds_the_true_difference_as_often_as_it_says(n: int, gain: float) -> None:
@@ -233,6 +234,7 @@ def test_of_several_classes_the_mean_is_the_area_and_the_width_a_bootstraps() ->
     assert math.sqrt(found.var(ddof=1) / len(truth)) == pytest.approx(float(np.std(again)), rel=0.06)
 
 
+@pytest.mark.long
 def test_an_area_holds_the_true_difference_as_often_as_it_says() -> None:
     rng = np.random.default_rng(8)
     several = np.repeat(np.arange(3), (60, 40, 25))

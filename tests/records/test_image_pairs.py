@@ -201,6 +201,7 @@ def test_what_a_score_is_a_mean_over() -> None:
     assert drawn("select/knn") == "held-out images"
 
 
+@pytest.mark.long
 def test_the_page_has_the_interval_that_counts_clients(tmp_path: Path) -> None:
     made, _ = own_rows(tmp_path, 3)
     drawn = second(made, "own_knn").drawn
@@ -216,6 +217,7 @@ def test_the_page_has_the_interval_that_counts_clients(tmp_path: Path) -> None:
     assert "clients [" in told
 
 
+@pytest.mark.long
 def test_of_one_seed_held_out_accuracies_have_what_their_number_allows(tmp_path: Path) -> None:
     finals, rows = {"a": 0.5, "b": 0.9}, {}
     for name, final in finals.items():
@@ -351,6 +353,7 @@ def test_why_there_is_no_such_interval_is_said(tmp_path: Path) -> None:
     assert image_differences(*of_one, [0, 1, 2], "knn_auc") == NOT_OF_IMAGES
 
 
+@pytest.mark.long
 def test_a_table_says_which_of_two_intervals_it_has(tmp_path: Path) -> None:
     whole = compared(tmp_path / "whole", answers(5))
     assert any(
@@ -383,6 +386,7 @@ def test_a_file_of_shares_that_is_damaged_is_named(tmp_path: Path) -> None:
         of_variants({"a": [folder]})
 
 
+@pytest.mark.long
 def test_the_files_hold_every_pair_of_rows(tmp_path: Path) -> None:
     right = answers(7)
     right["c"] = right["b"][::-1]
@@ -398,6 +402,7 @@ def test_the_files_hold_every_pair_of_rows(tmp_path: Path) -> None:
     assert found["high"] == pytest.approx(apart.mean() + half_width(apart))
 
 
+@pytest.mark.long
 def test_the_page_judges_by_the_same_intervals(tmp_path: Path) -> None:
     made = compared(tmp_path, steady(6))
     write(made, tmp_path / "out")

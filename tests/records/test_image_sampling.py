@@ -42,6 +42,7 @@ def of_earlier_runs(folders: list[Path], images: int | None = 60) -> Comparison:
     return Comparison(tuple(rows))
 
 
+@pytest.mark.long
 def test_several_seeds_are_told_what_their_intervals_leave_out(runs: list[Path]) -> None:
     made = of_earlier_runs(runs)
     told, why = not_counted(made)

@@ -76,6 +76,7 @@ def test_there_is_none_where_the_answers_are_not_of_the_recorded_numbers_or_imag
     assert paired(tmp_path, summary(0.75, 0.75)) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedsimclr", "local"])
 def test_a_run_keeps_what_was_right_before_training_and_says_by_it(tmp_path: Path, method: str) -> None:
     """The second run remembers the untrained encoder's values and the pixels', and their outcomes with them."""
@@ -109,6 +110,7 @@ def shares_of(folder: Path, file: str, score: str) -> tuple[np.ndarray, np.ndarr
     return np.asarray(table[score].to_numpy(), float).reshape(-1, 60).mean(0) / draws, table["label"].to_numpy()[:60]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedsimclr", "local"])
 def test_balanced_accuracies_and_areas_have_intervals_in_a_run_and_once_it_is_evaluated_again(
     tmp_path: Path, method: str
@@ -157,6 +159,7 @@ def test_a_balanced_accuracy_and_an_area_are_judged_by_their_intervals() -> None
     assert told.endswith("; kNN AUC is 0.010 above the raw pixels.")
 
 
+@pytest.mark.long
 def test_evaluating_a_run_again_pairs_too_and_so_on_other_images(tmp_path: Path) -> None:
     made = run_locally(tiny("fedsimclr", train__rounds=1, evaluation__protocols=["knn", "linear"]), tmp_path / "run")
     found = reevaluate(tmp_path / "run", ["knn"])
@@ -174,6 +177,7 @@ def test_evaluating_a_run_again_pairs_too_and_so_on_other_images(tmp_path: Path)
     assert set(reevaluate(tmp_path / "run", ["linear"])["over untrained"][name]) == {"knn", "linear"}
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_kept_them(tmp_path: Path) -> None:
     config = tiny("fedsimclr", train__rounds=2, evaluation__every=0)
     whole = run_locally(config, tmp_path / "whole")

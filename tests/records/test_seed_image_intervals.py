@@ -66,6 +66,7 @@ def test_the_variance_of_the_mean_is_estimated_without_bias() -> None:
 REPEATS = 1500
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [2, 3, 5])
 @pytest.mark.parametrize(
     ("seed", "image", "rest"), [(0.0, 1.0, 1.0), (0.05, 1.0, 1.0), (0.1, 1.0, 0.5), (0.5, 1.0, 1.0), (0.3, 0.0, 1.0)]
@@ -78,6 +79,7 @@ def test_it_holds_the_true_difference_as_often_as_it_says(n: int, seed: float, i
     assert held >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / REPEATS)
 
 
+@pytest.mark.long
 def test_an_interval_over_seeds_alone_does_not() -> None:
     """What all seeds share, they cannot show: with ten seeds it holds the truth less than half as often."""
     rng, (n, m) = np.random.default_rng(4), (10, 150)
@@ -88,6 +90,7 @@ def test_an_interval_over_seeds_alone_does_not() -> None:
     assert 0.935 <= np.mean(both) <= 0.975
 
 
+@pytest.mark.long
 def test_answers_right_or_wrong_keep_the_promise_too() -> None:
     """Two methods that are alike: images have a difficulty for each, and seeds have good and bad days."""
     rng, (n, m) = np.random.default_rng(5), (3, 120)
@@ -101,6 +104,7 @@ def test_answers_right_or_wrong_keep_the_promise_too() -> None:
     assert held >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / REPEATS)
 
 
+@pytest.mark.long
 def test_it_is_never_narrower_than_over_seeds_or_images_alone() -> None:
     rng = np.random.default_rng(6)
     for n, m in ((2, 5), (3, 50), (8, 9)):

@@ -112,6 +112,7 @@ def run_locally_in(folder: Path, method: str, changes: dict[str, Any]) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (390, "light"), (1100, "light"), (1400, "light")])
 def test_everything_is_there_and_nothing_else(browser: Any, fedfoa: Path, width: int, scheme: str) -> None:
     page = fedfoa / "report.html"
@@ -146,6 +147,7 @@ def test_everything_is_there_and_nothing_else(browser: Any, fedfoa: Path, width:
         assert float(value) == pytest.approx(told(fedfoa / "summary.json", key), rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1100])
 def test_a_comparisons_tables_scroll_in_their_boxes_with_the_rows_names_in_sight(
     browser: Any, many: Path, width: int
@@ -162,6 +164,7 @@ def test_a_comparisons_tables_scroll_in_their_boxes_with_the_rows_names_in_sight
         assert box["first"] <= width, box  # the first column of numbers is seen without scrolling
 
 
+@pytest.mark.long
 def test_dark_and_light_differ_in_the_figures_too(browser: Any, fedfoa: Path) -> None:
     seen = {}
     for scheme in ("light", "dark"):
@@ -176,6 +179,7 @@ def test_dark_and_light_differ_in_the_figures_too(browser: Any, fedfoa: Path) ->
     assert ink - paper > 450  # light on dark
 
 
+@pytest.mark.long
 def test_the_keyboard_reaches_everything(browser: Any, fedfoa: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 

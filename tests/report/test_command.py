@@ -10,6 +10,7 @@ import pytest
 from rayfed_ssl import cli
 
 
+@pytest.mark.long
 def test_the_command_says_where_the_page_is(
     copy: Callable[[], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

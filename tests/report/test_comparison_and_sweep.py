@@ -119,6 +119,7 @@ def test_a_difference_is_that_of_the_values_where_its_interval_ends_at_one() -> 
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_choice_that_can_no_longer_be_made_is_told_on_the_page(bare: Path, tmp_path: Path) -> None:
     runs = of_runs([bare])
     (tmp_path / "comparison.json").write_text('{"selection": {"asked": "select.linear"}}')
@@ -209,6 +210,7 @@ def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+@pytest.mark.long
 def test_a_comparison_without_labels_shows_what_was_measured_and_chosen(unlabelled: Path) -> None:
     page = Parsed(report_of(unlabelled))
     document = json.loads((unlabelled / "comparison.json").read_text())
@@ -311,6 +313,7 @@ def test_the_smallest_is_the_best_where_the_sweep_says_so(tmp_path: Path) -> Non
     assert "number 0 is the best by select.knn: 50.0 % with" in Parsed(report_of(tmp_path)).words
 
 
+@pytest.mark.long
 def test_what_did_not_run_to_the_end_is_not_chosen(tmp_path: Path) -> None:
     for statuses, scores, said in (
         (("complete", "stopped", "waiting"), (0.5, 0.6, 0.7),
@@ -332,6 +335,7 @@ def test_what_did_not_run_to_the_end_is_not_chosen(tmp_path: Path) -> None:
         assert words.count("complete level") == ("level with it" in said)
 
 
+@pytest.mark.long
 def test_a_damaged_sweep_is_one_line_or_a_note(tmp_path: Path) -> None:
     results(tmp_path)
     (tmp_path / "trials.json").write_text("{")
@@ -344,6 +348,7 @@ def test_a_damaged_sweep_is_one_line_or_a_note(tmp_path: Path) -> None:
         report_of(tmp_path)
 
 
+@pytest.mark.long
 def test_a_sweep_without_a_score_says_so(tmp_path: Path) -> None:
     page = Parsed(report_of(results(tmp_path, scores=(None, None))))
     assert "No configuration has a score yet." in page.words

@@ -14,6 +14,8 @@ from rayfed_ssl.report.formats import short
 from rayfed_ssl.report.run import report
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
+pytestmark = pytest.mark.long
+
 WARDS, KINDS = ("Charité", "St. Thomas' Hospital, London"), ("benign", "malignant", "none of these")
 
 

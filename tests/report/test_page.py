@@ -95,6 +95,7 @@ def test_figures_are_whole_and_one_column_wide(fedfoa: Path) -> None:
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_svg")
 def test_what_a_folder_says_is_text(copy: Copy) -> None:
     folder = copy("<b onmouseover=alert(1)>&amp;$x_")
@@ -113,6 +114,7 @@ def test_what_a_folder_says_is_text(copy: Copy) -> None:
     assert summary["dataset"] in page.words
 
 
+@pytest.mark.long
 def test_texts_in_figures_are_escaped_and_no_mathematics(tmp_path: Path) -> None:
     hostile = r"<script>$\frac{$&"
 
@@ -172,6 +174,7 @@ def _replaced(path: Path) -> None:
     path.write_bytes(b"no folder")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", sorted(DAMAGES))
 def test_a_damaged_run_gives_a_report_of_what_is_there(
     copy: Copy, damage: str, monkeypatch: pytest.MonkeyPatch
@@ -185,6 +188,7 @@ def test_a_damaged_run_gives_a_report_of_what_is_there(
     assert len(page.of("section")) >= 3
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_svg")
 @pytest.mark.parametrize("void", [0, 1, None])
 def test_rounds_that_came_to_nothing_are_told_where_there_are_any(void: int | None, copy: Copy) -> None:
@@ -208,6 +212,7 @@ def test_a_best_round_below_the_last_is_explained(copy: Copy) -> None:
         assert page.words.count("By kNN, the best round is below the last: it was chosen on held-out images") == hints
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_svg")
 def test_late_and_lost_replies_and_failed_clients_are_two_tiles(copy: Copy) -> None:
     folder = copy()
@@ -228,6 +233,7 @@ def test_a_figure_says_how_many_measures_it_leaves_out(fedfoa: Path) -> None:
     assert "measures" not in accuracy._caption(run, ["knn"] * 5)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_svg")
 def test_what_was_done_to_deep_images_is_told_once(copy: Copy) -> None:
     """A run notes it, and records it beside; runs of earlier versions have the record alone."""
@@ -269,6 +275,7 @@ def test_a_run_that_began_with_an_encoder_has_none_that_is_untrained(ended: bool
     assert "untrained" not in page.words
 
 
+@pytest.mark.long
 def test_images_that_are_gone_leave_a_line_in_their_place(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
     folder = copy()
@@ -281,6 +288,7 @@ def test_images_that_are_gone_leave_a_line_in_their_place(copy: Copy, monkeypatc
     assert "Not asked for: --no-images." in Parsed(report_of(folder, images=False)).words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("late", ["run._accuracy", "maps.strips", "run._configuration"])
 def test_a_run_that_is_removed_while_its_report_is_made_does_not_come_back(
     late: str, copy: Copy, monkeypatch: pytest.MonkeyPatch

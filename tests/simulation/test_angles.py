@@ -55,6 +55,7 @@ def mean_over_pairs(units: list[np.ndarray]) -> float:
     return float(np.mean([math.degrees(math.acos(min(1.0, float(x @ y)))) for a, b in pairs for x, y in zip(a, b)]))  # noqa: B905
 
 
+@pytest.mark.long
 def test_it_is_the_mean_over_pairs_of_clients_after_their_training(tmp_path: Path) -> None:
     config = looking("fedsimclr", train__rounds=1)
     summary = run_locally(config, tmp_path / "run")
@@ -67,6 +68,7 @@ def test_it_is_the_mean_over_pairs_of_clients_after_their_training(tmp_path: Pat
     assert recorded(tmp_path / "two")[1] == pytest.approx(mean_over_pairs(list(trained(config, 1))[:2]), rel=1e-4)
 
 
+@pytest.mark.long
 def test_it_comes_when_encoders_are_evaluated_and_changes_nothing_else(tmp_path: Path) -> None:
     rounds = {"train__rounds": 5, "evaluation__every": 2}
     run_locally(looking("fedbyol", **rounds), tmp_path / "run")
@@ -100,6 +102,7 @@ def test_evaluate_leaves_out_what_one_encoder_cannot_show(tmp_path: Path) -> Non
     assert set(reevaluate(tmp_path / "run")["evaluation"]) == {"knn"}
 
 
+@pytest.mark.long
 def test_an_evaluation_after_a_resume_is_not_forgotten(tmp_path: Path) -> None:
     config = looking("fedsimclr", train__rounds=3, checkpoint__every=1)
     run_locally(config, tmp_path / "whole")

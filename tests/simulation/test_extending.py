@@ -38,6 +38,7 @@ def test_an_extended_run_equals_one_that_was_as_long_from_the_start(method: str,
     assert load(tmp_path / "short/config.yaml") == load(tmp_path / "long/config.yaml")
 
 
+@pytest.mark.long
 def test_what_the_shorter_run_was_evaluated_at_in_the_end_is_kept(tmp_path: Path) -> None:
     settings = {"evaluation__every": 3, "checkpoint__every": 0}
     run_locally(tiny("fedsimclr", train__rounds=3, **settings), tmp_path / "long")
@@ -81,6 +82,7 @@ class Killed(Exception):
     """What a killed process does not live to see."""
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_and_is_killed_has_not_ended(tmp_path: Path) -> None:
     """What said how it had ended is gone before anything new is there, so that nobody puts the two together."""
     run_locally(tiny("fedsimclr", train__rounds=2), tmp_path / "run")

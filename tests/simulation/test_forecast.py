@@ -78,6 +78,7 @@ def test_a_step_that_takes_long_is_taken_once(monkeypatch: pytest.MonkeyPatch) -
         fitted.clear()
 
 
+@pytest.mark.long
 def test_a_batch_that_cannot_fit_is_refused_by_its_shapes() -> None:
     """A ResNet-50 on 1,024 px would need hundreds of gigabytes: nothing of it is computed."""
     config = tiny("fedsimclr", clients__encoders="resnet50", data__image_size=1024, model__width=1.0)
@@ -127,6 +128,7 @@ def test_a_step_of_an_encoder_that_wants_values_is_not_known_beforehand(monkeypa
     assert note.startswith("the memory of a step of small_cnn_bn is not known beforehand (")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_bytes_are_those_the_ledger_books(case: str, tmp_path: Path) -> None:
     config = tiny(case.split(",")[0], **{"train__rounds": 2, "evaluation__protocols": [], **CASES[case]})
@@ -142,6 +144,7 @@ def test_bytes_that_are_not_known_are_not_made_up(method: str) -> None:
     assert forecast(tiny(method)).traffic is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "changes", "begins"),
     [
@@ -199,6 +202,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", BESIDE)
 def test_passes_are_those_that_clients_make_beside_their_steps(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -326,6 +330,7 @@ def test_a_check_refuses_what_the_run_would_be_refused_for(
     assert said.startswith(line)
 
 
+@pytest.mark.long
 def test_a_check_names_a_folder_that_is_taken_here_beside_a_plan_for_a_cluster(
     empty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def means(folder: Path) -> dict[str, dict[str | None, float]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedsimclr", "local"])
 def test_the_mean_of_a_column_is_the_recorded_accuracy(tmp_path: Path, method: str) -> None:
     summary = run_locally(tiny(method, **SCORES, train__rounds=2, clients__count=3), tmp_path)
@@ -57,6 +58,7 @@ def stopped_after(folder: Path, t: int, *, resume: bool = False, method: str = "
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_evaluation_before_the_checkpoint_is_not_lost_by_a_resume(tmp_path: Path) -> None:
     """Rounds 2 and 4 are evaluated, and the run stops after round 3: its accuracy is that of round 2."""
     changes = {"evaluation__every": 2, "train__rounds": 6, "checkpoint__keep": 9}
@@ -71,6 +73,7 @@ def test_an_evaluation_before_the_checkpoint_is_not_lost_by_a_resume(tmp_path: P
     assert (tmp_path / "run" / FILE).read_bytes() == (tmp_path / "whole" / FILE).read_bytes() != second
 
 
+@pytest.mark.long
 def test_what_a_later_round_wrote_goes_where_an_earlier_checkpoint_is_resumed(tmp_path: Path) -> None:
     """The run ended after round 4; its checkpoints of rounds 3 and 4 are lost, and what goes on from 2 is stopped."""
     import shutil
@@ -157,6 +160,7 @@ def test_the_state_of_an_earlier_version_is_read() -> None:
     assert {client: of.right["knn"].tolist() for client, of in last.untrained.items()} == {0: [1, 0], 1: [0, 0]}
 
 
+@pytest.mark.long
 def test_a_run_of_clients_that_begin_alike_keeps_one_copy_and_resumes_to_the_same_file(tmp_path: Path) -> None:
     changes = {"train__rounds": 2, "clients__count": 3, "checkpoint__keep": 9}
     run_locally(tiny("local", **changes), tmp_path / "whole")

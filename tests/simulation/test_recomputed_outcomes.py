@@ -21,6 +21,7 @@ def columns(folder: Path) -> dict[str, list[object]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedsimclr", "local"])
 def test_the_file_comes_back_as_the_run_wrote_it(tmp_path: Path, method: str) -> None:
     run_locally(tiny(method, **SCORES), tmp_path)
@@ -56,6 +57,7 @@ def test_nothing_is_kept_of_what_the_run_did_not_record(tmp_path: Path) -> None:
     assert columns(tmp_path)["knn"]
 
 
+@pytest.mark.long
 def test_what_the_run_kept_is_left_alone(tmp_path: Path) -> None:
     run_locally(tiny("fedsimclr", **SCORES), tmp_path)
     before = (tmp_path / FILE).stat()

@@ -25,6 +25,7 @@ def shown(folder: Path) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.long
 def test_figures_change_nothing_else_and_may_be_asked_for_later(tmp_path: Path) -> None:
     drawn, bare = tmp_path / "drawn", tmp_path / "bare"
     run_locally(tiny("fedfoa", train__rounds=2, figures=True), drawn)

@@ -64,6 +64,7 @@ def test_a_run_is_saved_by_minutes_and_is_the_same_run(tmp_path: Path) -> None:
         assert left(tmp_path / "few") == left(tmp_path / "often")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["flesd", "fedca", "fedmd"])
 def test_checkpoints_name_the_public_images_and_hold_none(method: str, tmp_path: Path) -> None:
     config = tiny(method, train__rounds=2, checkpoint__keep=9)

@@ -50,6 +50,7 @@ def test_the_environment_says_how_many_images_were_scaled_and_how(run: Path) -> 
     assert scalings(plain) == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_svg")
 def test_the_report_and_the_card_say_so_too(run: Path) -> None:
     page = report_of(run)
@@ -61,6 +62,7 @@ def test_the_report_and_the_card_say_so_too(run: Path) -> None:
     assert shown.count("| grey values |") == 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_svg")
 def test_a_damaged_record_is_a_note_of_the_report(run: Path) -> None:
     file = run / "environment.json"

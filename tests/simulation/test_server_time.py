@@ -43,6 +43,7 @@ def values_of(folder: Path, tag: str) -> dict[int, float]:
     return {t: value for (t, client, name), value in measured(folder).items() if name == tag and client is None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", BY_HAND)
 @pytest.mark.parametrize("deadline", [{}, {"deadline_s": 1e6}])
 def test_time_of_the_servers_images_is_added_to_each_round(
@@ -62,6 +63,7 @@ def test_time_of_the_servers_images_is_added_to_each_round(
     assert booked(tmp_path / "paid") == booked(tmp_path / "free")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["feddf", "fedca", "fedsimclr", "orchestra"])
 def test_a_check_says_what_the_run_then_takes(method: str, tmp_path: Path) -> None:
     before, each = BY_HAND.get(method, (0, 0))
@@ -78,6 +80,7 @@ def test_a_check_says_what_the_run_then_takes(method: str, tmp_path: Path) -> No
     assert not [note for note in forecast(blind(method, system=SPEEDS)).notes if KEY in note]
 
 
+@pytest.mark.long
 def test_what_a_server_does_not_say_beforehand_is_counted_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -89,6 +92,7 @@ def test_what_a_server_does_not_say_beforehand_is_counted_all_the_same(
     assert values_of(tmp_path / "run", "time/virtual_s") == {t: 144.0 * t for t in (1, 2, 3)}
 
 
+@pytest.mark.long
 def test_images_that_are_read_in_another_way_are_declared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By a server's operation, and by a client's, whose prediction then lacks them."""
     embed, train = feddf.Service.embed, feddf.Client.train
@@ -120,6 +124,7 @@ ASKING_ALL = {"participation__fraction": 1.0, "train__rounds": 2}
 SLOW = {"latency_s": 10.0, "server_seconds_per_image": 0.5}  # FedMKD's server: 32 + 4 * 32 images, 80 s
 
 
+@pytest.mark.long
 def test_who_leaves_while_the_server_works_is_gone(tmp_path: Path) -> None:
     """FedMKD's clients train until 10 s; their targets come at 90 s and are there at 100 s, when client 0 is away. With
     a server whose work is free they come at 10 s.
@@ -134,12 +139,14 @@ def test_who_leaves_while_the_server_works_is_gone(tmp_path: Path) -> None:
         assert down == {0, 1, 2, 3}  # also to client 0, in vain
 
 
+@pytest.mark.long
 def test_a_deadline_is_of_exchanges_and_not_of_the_server(tmp_path: Path) -> None:
     run_locally(blind("fedmkd", system={**SLOW, "deadline_s": 15.0}, **ASKING_ALL), tmp_path / "run")
     assert values_of(tmp_path / "run", "system/late") == {1: 0.0, 2: 0.0}
     assert values_of(tmp_path / "run", "time/virtual_s") == {1: 100.0, 2: 200.0}
 
 
+@pytest.mark.long
 def test_a_round_that_comes_to_nothing_after_the_server_worked_took_its_time(tmp_path: Path) -> None:
     """Everybody is away when the targets come, so that the exchange is given up at its deadline."""
     there = trace(tmp_path, *(row for c in range(4) for row in (f"{c},0,50", f"{c},105,999")))

@@ -75,6 +75,7 @@ def rows(document: dict[str, Any]) -> str:
     return json.dumps({key: value for key, value in document.items() if key != "evaluation"})
 
 
+@pytest.mark.long
 def test_a_run_and_its_evaluation_are_what_they_were(
     wards: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_run_and_its_evaluation_are_what_they_were(
     assert own == {1, 2, 3, 4}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "more"), [("fedmkd", {}), ("flesd", {"method__anchors": 16})])
 def test_a_student_beside_clients_own_encoders(
     wards: dict[str, Any], tmp_path: Path, method: str, more: dict[str, object]

@@ -41,6 +41,7 @@ def controller() -> ThreadpoolController:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["ldawa", "fedema"])
 def test_the_bits_do_not_depend_on_the_threads_of_numpys_process(
     method: str, controller: ThreadpoolController, tmp_path: Path

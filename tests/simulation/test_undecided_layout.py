@@ -15,6 +15,7 @@ from tests.tiny import run_locally, tiny
 UNDECIDED = "the tree does not say which are the classes"
 
 
+@pytest.mark.long
 def test_a_run_begun_without_a_layout_is_resumed_and_measured_without_one(tmp_path: Path) -> None:
     """Run folders of before say ``layout: classes``, as every run folder says the defaults."""
     put(tmp_path / "sites", tree_of({f"site_{site}/{label}": 10 for site in "ab" for label in ("sick", "well")}))

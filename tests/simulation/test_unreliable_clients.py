@@ -112,6 +112,7 @@ def assert_equal(folder: Path, whole: Path) -> None:
     assert booked(folder) == booked(whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_the_cases_lose_clients(case: str, undisturbed: Any) -> None:
     """What follows means what it says only if there is something to lose."""
@@ -133,6 +134,7 @@ def run_until(after: int, config: RunConfig, folder: Path, *, resume: bool) -> N
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_stopped_and_resumed_twice_equals_undisturbed(case: str, undisturbed: Any, tmp_path: Path) -> None:
     method, changes = CASES[case]
@@ -145,6 +147,7 @@ class Killed(BaseException):
     """Ends a run wherever it is, as a signal would."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_killed_in_mid_round_equals_undisturbed(
     case: str, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +182,7 @@ def pool(ray_session: ModuleType) -> Iterator[Any]:
     opened.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_on_ray_equals_in_process(case: str, undisturbed: Any, tmp_path: Path, pool: Any) -> None:
     from actors.cohort import RayCohort
@@ -203,12 +207,14 @@ def test_a_deadline_is_refused_where_nothing_is_predicted(method: str, tmp_path:
     assert line is None or line.startswith(f"system.deadline_s: {method} does not know beforehand")
 
 
+@pytest.mark.long
 def test_time_is_the_same_predicted_or_not(tmp_path: Path) -> None:
     for name, more in (("after", {}), ("before", {"deadline_s": 1e6})):
         run_locally(blind("fedsc", system={**SPEEDS, **more}), tmp_path / name)
     assert values_of(tmp_path / "after", "time/virtual_s") == values_of(tmp_path / "before", "time/virtual_s")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"train__local_steps": 5}, {"train__local_epochs": 2, "train__batch_size": 200}])
 def test_steps_and_large_batches_are_predicted_too(options: dict[str, object], tmp_path: Path) -> None:
     config = blind("fedsimclr", **options, plugins=[{"name": "fedfoa", "warmup": 0, "correlation": "round"}],
@@ -354,6 +360,7 @@ def test_a_round_that_reaches_too_few_comes_to_nothing(tmp_path: Path) -> None:
     assert set(values_of(tmp_path / "run", "train/loss")) == {2}
 
 
+@pytest.mark.long
 def test_summary_and_figure_know_the_hours(tmp_path: Path) -> None:
     summary = run_locally(tiny("fedsimclr", system={"latency_s": 1800}, figures=True), tmp_path / "run")
     assert summary["virtual_s"] == 5400.0
@@ -463,6 +470,7 @@ def test_nobody_who_could_ever_reply_is_refused(tmp_path: Path) -> None:
     assert "clients 0, 1: needs longer to train than it ever stays" in line
 
 
+@pytest.mark.long
 def test_losses_are_drawn_by_seed(tmp_path: Path) -> None:
     method, changes = CASES["sync"]
     runs = {}

@@ -61,6 +61,7 @@ def stop_after(count: int) -> tuple[Callable[[], bool], Callable[[str], None], l
     return lambda: sum("  complete  " in line for line in lines) >= count, lines.append, lines
 
 
+@pytest.mark.long
 def test_methods_over_seeds_interrupted_and_resumed_run_nothing_twice(base: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     stopping, say, lines = stop_after(2)
@@ -91,6 +92,7 @@ def test_methods_over_seeds_interrupted_and_resumed_run_nothing_twice(base: Path
     assert told["rows"][1]["seeds"]["1"]["folder"] == "trial-00003"
 
 
+@pytest.mark.long
 def test_a_run_stopped_in_the_middle_goes_on_from_its_checkpoint(base: Path, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     made = from_methods(base, ["fedprox"])
@@ -109,6 +111,7 @@ def test_a_run_stopped_in_the_middle_goes_on_from_its_checkpoint(base: Path, tmp
     assert measured(out / "trial-00000") == measured(whole / "trial-00000")
 
 
+@pytest.mark.long
 def test_a_second_command_in_the_folder_is_refused_and_the_first_is_undisturbed(
     base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +180,7 @@ def test_on_ray_as_in_this_process(base: Path, tmp_path: Path, ray_session: Modu
     assert on_ray.comparison.rows[1].bytes_total == 0
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_told_and_the_others_go_on(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +265,7 @@ def test_a_files_mistakes_are_named(base: Path, keys: dict[str, Any], text: str)
         from_file(variants_file(base, **keys))
 
 
+@pytest.mark.long
 def test_another_comparison_is_not_gone_on_with(base: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     made = from_methods(base, ["fedsimclr"], ["train.rounds=1", "train.optimizer.clip_norm=null"])
@@ -365,6 +370,7 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     assert told["rows"][0]["seeds"]["0"]["folder"] == "../runs/run-compare/trial-00001"
 
 
+@pytest.mark.long
 def test_the_folder_of_a_comparison_says_enough(
     base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_trial_does_not_go_on_with_a_pool_that_is_empty(tmp_path: Path, monkey
     assert FakePool.made[0].closed
 
 
+@pytest.mark.long
 def test_schedulers_see_the_mean_that_the_summary_has_where_clients_share_an_encoder(tmp_path: Path) -> None:
     """FedDF's clients of one architecture: three of four hold the same, measured once."""
     one, other = "small_cnn", "small_cnn_bn"

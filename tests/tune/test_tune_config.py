@@ -389,6 +389,7 @@ def test_fedlinked_has_the_thesis_ranges() -> None:
     assert (settings.repeat, settings.score) == (3, "worst")
 
 
+@pytest.mark.long
 def test_two_etas_of_the_fedlinked_sweep_give_different_encoders(tmp_path: Path) -> None:
     """Adam would be blind to the factor by which eta enters the loss: a few parts in a million."""
     path = next(path for path in SHIPPED if path.stem == "fedlinked_eta")

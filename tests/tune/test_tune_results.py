@@ -155,6 +155,7 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
     assert collect(made, booked(made, tmp_path / "bytes", {0: ("complete", 0.9)})).chosen_by is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", ["accuracy.knn", "best.knn.value", "select.knn", "features.rankme"])
 def test_the_untrained_encoder_is_a_row_and_who_is_worse_is_named(metric: str, tmp_path: Path) -> None:
     """On a terminal and on the page; no rank is worse than another."""
@@ -310,6 +311,7 @@ def test_exploiting_takes_the_donors_checkpoint_and_writes_down_what_changed(tmp
     assert scheduled(donor, {LR: 0.1}) == {LR: 0.1}
 
 
+@pytest.mark.long
 def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Statuses, values, repeats and directions at random, as the book has them and as the written table has."""
     monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
@@ -352,6 +354,7 @@ def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeyp
     assert named > 6
 
 
+@pytest.mark.long
 def test_of_ten_alike_about_one_in_ten_is_told_apart_from_the_best() -> None:
     """What docs/sweeps.md says of a winner that was chosen out of many: three repeats each, drawn alike."""
     draws, apart = np.random.default_rng(0), []

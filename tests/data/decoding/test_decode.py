@@ -442,6 +442,7 @@ def test_grey_with_an_alpha_channel_that_is_multiplied_in_is_laid_on_black():
     assert np.abs(found.pixels[..., 0].astype(int) - grey * (128 / 255)).max() <= 1
 
 
+@pytest.mark.long
 def test_an_image_that_is_too_large_for_pillow_is_told_in_our_words():
     file = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(file, "PNG")

@@ -362,6 +362,7 @@ def test_a_missing_extra_is_one_line(missing: str, monkeypatch) -> None:
     assert str(error.value) == f"it is DICOM, which needs {missing}; pip install 'rayfed-ssl[dicom]'"
 
 
+@pytest.mark.long
 def test_pydicom_is_imported_for_dicom_alone(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(tmp_path / "a.png")
     code = (

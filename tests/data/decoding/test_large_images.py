@@ -20,6 +20,7 @@ from rayfed_ssl.data.readers.parquet.files import BYTES_AT_A_TIME, few_rows, rea
 MIB = 2**20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", [4, 64])
 def test_a_file_of_large_images_is_read_a_few_at_a_time(tmp_path: Path, group: int) -> None:
     images = [np.random.default_rng(row).bytes(2 * MIB) for row in range(64)]

@@ -373,6 +373,7 @@ print(cached(folder / "s.arrow", listing, ImageForm(8, 100), False).digest)
 """
 
 
+@pytest.mark.long
 def test_two_processes_that_start_together_build_once(tmp_path):
     runs = [
         subprocess.Popen([sys.executable, "-c", BUILDER, str(tmp_path), me], stdout=subprocess.PIPE, text=True)

@@ -50,6 +50,7 @@ def found(train: np.ndarray, test: np.ndarray, copied: np.ndarray | None = None)
     return near_copies(train, test, np.zeros(len(test), np.bool_) if copied is None else copied)
 
 
+@pytest.mark.long
 def test_frames_of_one_scene_are_found_and_those_of_other_scenes_are_not(frames: np.ndarray) -> None:
     train, test = frames[:, ::2].reshape(-1, 32, 32, 3), frames[:, 1::2].reshape(-1, 32, 32, 3)
     alike = found(train, test)
@@ -131,6 +132,7 @@ def test_digits_and_images_of_almost_no_contrast_are_no_alarm() -> None:
     assert found(dark[:20] * 0, dark[20:] * 0).pairs == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared image files are absent")
 @pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
 def test_data_sets_of_single_images_have_no_note(tmp_path: Path, name: str) -> None:

@@ -215,6 +215,7 @@ def test_names_in_parts() -> None:
 # -- pixels ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["C", "F", "mapped"])
 @pytest.mark.parametrize("axes", ["NHW", "NHW1", "N1HW", "NHW3", "N3HW"])
 def test_pixels_of_every_order_of_axes(tmp_path: Path, axes: str, kind: str) -> None:
@@ -543,6 +544,7 @@ print(total, tracemalloc.get_traced_memory()[1])
 """
 
 
+@pytest.mark.long
 def test_rows_are_mapped_or_streamed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 32 MB of images less than a quarter is in memory while they are read, whichever rows are wanted."""
     images = np.random.default_rng(0).integers(0, 256, (32 * 2**10, 32, 32), dtype=np.uint8)

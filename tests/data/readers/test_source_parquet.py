@@ -366,6 +366,7 @@ def test_deep_images_say_how_they_were_scaled(tmp_path):
     )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared image files are absent")
 def test_real_cifar10(tmp_path):
     data = load(SourceConfig(path=SHARED / "cifar10", limit=6000, test_limit=500), tmp_path)

@@ -1,0 +1,177 @@
+"""Weights as they come out on the other side, where ``transport`` has them cross in fewer bytes than float32.
+
+A client's reply is coded as the difference to what it was sent under the same name, where that has the same layout
+(FedPAQ, Reisizadeh et al. 2020); the server knows both. What the server sends is coded by itself, since a client that
+sat out a round does not have what others have. Buffers, BatchNorm's running statistics, cross as they are: they are
+few, and a variance may be beyond float16.
+
+What a download becomes is a function of the run's seed and of its values, which are the address of its random numbers.
+So all clients get the same, whoever is sent it first, and FedBuff's clients what they were sent rounds ago.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from rayfed_ssl.base.quantizing import dequantized, quantized
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.weights import Weights
+from rayfed_ssl.federated.aggregation import NonFinite
+from rayfed_ssl.federated.messages import Fields, Unread
+from rayfed_ssl.settings.transport import FULL, Code, Float16, Quantized
+
+RECENT = 8  # downloads that are known in both forms at a time
+Change = Callable[[Weights, str, object], Weights]  # weights, their path in the message, what stands there in another
+
+
+class OutOfRange(ValueError):
+    """A type of numbers cannot hold ``values``, which were to be coded."""
+
+    def __init__(self, values: np.ndarray, kind: type[np.floating[Any]]) -> None:
+        super().__init__(f"values beyond {np.dtype(kind).name}'s {float(np.finfo(kind).max):.6g}")
+        self.values = values
+
+
+def decoded(vector: np.ndarray, code: Code, draws: Callable[[], np.random.Generator]) -> np.ndarray:
+    """What (n,) float32 are once they have crossed, (n,) float32.
+
+    Args:
+        draws: makes the generator of the code's random numbers, where it has any.
+    Raises:
+        OutOfRange: a value is infinite, or float16 would make it so.
+    """
+    if not np.isfinite(vector).all():
+        raise OutOfRange(vector, np.float32)
+    if isinstance(code, Quantized):
+        return dequantized(*quantized(vector, code.bits, code.bucket, draws()), code.bits, code.bucket)
+    if isinstance(code, Float16):
+        with np.errstate(over="ignore"):
+            half = vector.astype(np.float16)
+        if not np.isfinite(half).all():
+            raise OutOfRange(vector, np.float16)
+        return half.astype(np.float32)
+    return vector
+
+
+def received(weights: Weights, code: Code, draws: Callable[[], np.random.Generator], beside: object = None) -> Weights:
+    """The weights as they come out on the other side.
+
+    Args:
+        beside: what both sides have. Where that is weights of the same layout, the difference to them is coded.
+    Raises:
+        OutOfRange: as :func:`decoded`.
+    """
+    known = beside if isinstance(beside, Weights) and beside.layout == weights.layout else None
+    vector, count = np.array(weights.vector, np.float32), weights.parameters
+    if known is None:
+        vector[:count] = decoded(vector[:count], code, draws)
+    else:
+        with np.errstate(over="ignore"):
+            moved = vector[:count] - known.vector[:count]
+        vector[:count] = known.vector[:count] + decoded(moved, code, draws)
+    return weights.with_vector(vector)
+
+
+def replaced(value: Any, change: Change, path: str, beside: object = None) -> Any:
+    """``value`` with other weights in place of all within it, however deep; ``value`` itself where there are none.
+
+    Args:
+        change: gives the weights in place of those at a path.
+        beside: the value at this path of another message.
+    """
+    match value:
+        case Weights():
+            return change(value, path, beside)
+        case Unread():
+            whole = value.read()
+            new = replaced(whole, change, path, beside)
+            return value if new is whole else new
+        case Mapping():
+            items = value.unread if isinstance(value, Fields) else value
+            others = beside if isinstance(beside, Mapping) else {}
+            made = {name: replaced(item, change, f"{path}.{name}", others.get(name)) for name, item in items.items()}
+            return value if all(made[name] is item for name, item in items.items()) else made
+        case list() | tuple() | AbstractSet():
+            old = list(value)
+            new = [replaced(item, change, f"{path}.{place}") for place, item in enumerate(old)]
+            same = all(a is b for a, b in zip(new, old, strict=True))
+            kind: Callable[[list[Any]], Any] = getattr(type(value), "_make", type(value))  # a named tuple's is _make
+            return value if same else kind(new)
+    return value
+
+
+def reply_received(
+    reply: dict[str, Any],
+    message: Mapping[str, Any],
+    code: Code,
+    draws: Callable[[str], np.random.Generator],
+    said: str,
+) -> dict[str, Any]:
+    """A client's reply as the server has it: every ``Weights`` in it coded, whatever it is called.
+
+    Args:
+        message: what the client was sent, its own fields included.
+        draws: makes the operation's generator for a purpose.
+        said: begins the text of an error.
+    Raises:
+        NonFinite: float16 cannot hold what the client replied.
+    """
+    if code == FULL:
+        return reply
+
+    def change(weights: Weights, path: str, beside: object) -> Weights:
+        try:
+            return received(weights, code, lambda: draws(f"transport {path}"), beside)
+        except OutOfRange as error:
+            raise NonFinite(f"{said} {error} in '{path}', as transport.up has it cross", error.values) from None
+
+    return {name: replaced(value, change, name, message.get(name)) for name, value in reply.items()}
+
+
+class Downloads:
+    """What clients have of what a server sends. The last few are remembered, as are both forms of them.
+
+    Args:
+        seed: the run's.
+    """
+
+    def __init__(self, code: Code, seed: int) -> None:
+        self.code, self.seed = code, seed
+        self._recent: OrderedDict[int, tuple[Weights, Weights]] = OrderedDict()  # id -> what was sent, what arrives
+
+    def received(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A message as its clients have it: every ``Weights`` in it coded. Raises UserError where float16 cannot hold
+        the server's values.
+        """
+        if self.code == FULL:
+            return fields
+        return {name: replaced(value, self._change, name) for name, value in fields.items()}
+
+    def forget(self) -> None:
+        """Let go what was remembered."""
+        self._recent.clear()
+
+    def _change(self, weights: Weights, path: str, beside: object) -> Weights:
+        key = id(weights)
+        if key not in self._recent:
+            try:
+                self._recent[key] = weights, received(weights, self.code, lambda: self._draws(weights))
+            except OutOfRange as error:
+                raise UserError(
+                    f"transport.down: found {self.code.name}, but the server sends {error} in '{path}'; allowed then: "
+                    "float32, quantized"
+                ) from None
+            if len(self._recent) > RECENT:
+                self._recent.popitem(last=False)
+        return self._recent[key][1]
+
+    def _draws(self, weights: Weights) -> np.random.Generator:
+        digest = blake2b(np.ascontiguousarray(weights.vector).data, digest_size=16).hexdigest()
+        return numpy_generator(self.seed, "transport", digest)
