@@ -27,7 +27,8 @@ from rayfed_ssl.records.significance import MARGIN, Judgement, judged
 
 _stats = LazyModule("scipy.stats")
 PREFERRED = ("linear", "knn", "fewshot", "task")  # of several scores, the first of these is the main one
-UNTRAINED, RAW_PIXELS = "untrained encoder", "raw pixels"
+UNTRAINED, STARTED, RAW_PIXELS = "untrained encoder", "starting encoder", "raw pixels"
+BEFORE_TRAINING = (UNTRAINED, STARTED)  # of which a comparison has one: STARTED where runs begin by ``model.start``
 Over = Literal[
     "seeds", "seeds and test images", "seeds and clients", "test images of one seed", "held-out images of one seed",
     "clients of one seed",
@@ -185,7 +186,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows, the first being what the others are compared with; the untrained encoder and raw pixels come last.
+    """Rows, the first being what the others are compared with; what the runs began with, by
+    ``BEFORE_TRAINING``, and raw pixels come last.
 
     ``left_out``: variants that did not fit the base configuration, and why. ``folders``: the run folders of each row,
     where these were given and no names.
@@ -202,6 +204,11 @@ class Comparison:
     @property
     def trained(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.trained)
+
+    @property
+    def began(self) -> Row | None:
+        """The encoder before training: untrained, or of ``model.start``."""
+        return next((row for row in self.rows if row.name in BEFORE_TRAINING and not row.trained), None)
 
     @property
     def measures(self) -> list[str]:

@@ -13,14 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Row, spread
+from rayfed_ssl.records.comparison import BEFORE_TRAINING, RAW_PIXELS, Comparison, Row, spread
 from rayfed_ssl.records.figures import GREY, save_figure
 from rayfed_ssl.records.one_run import OneRun
 
 Position = Callable[[OneRun, int], float | None]  # a run and a round -> where on the x axis; None: nowhere
 Line = list[tuple[float, float, float | None]]  # x, mean, deviation over seeds
 ROUND = "round"
-BEFORE = {UNTRAINED: "--", RAW_PIXELS: ":"}  # line styles of what training has to beat
+BEFORE = {**dict.fromkeys(BEFORE_TRAINING, "--"), RAW_PIXELS: ":"}  # line styles of what training has to beat
 STYLES = ("-", "--", ":", "-.")
 COLOURS = 10
 

@@ -33,7 +33,7 @@ def notes(comparison: Comparison) -> list[str]:
     lines += [*_intervals(comparison), *not_counted(comparison), *held_out(comparison)]
     if alone := [row.name for row in comparison.trained if any(run.of_clients for run in row.runs.values())]:
         lines.append(f"Of {_listed(alone)}: the mean over clients, each measured with its own encoder.")
-    lines += [*_below(comparison, UNTRAINED), *_below(comparison, RAW_PIXELS)]
+    lines += [*_below(comparison, before_training(comparison)), *_below(comparison, RAW_PIXELS)]
     lines += [*_columns(comparison), *_private(comparison), *_leaks(comparison)]
     lines += [*_beyond(comparison), *_unfinished(comparison)]
     lines += [*_folders(comparison), *_void(comparison), *_began_otherwise(comparison), *run_notes(comparison)]
@@ -161,18 +161,18 @@ def _below(comparison: Comparison, baseline: str) -> list[str]:
 
 def _columns(comparison: Comparison) -> list[str]:
     """What the columns of costs count."""
-    main = comparison.main
+    main, began = comparison.main, before_training(comparison)
     until = (
         ""
         if main is None
-        else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the untrained "
-        f"encoder's {main} to the run's last one, -: no gain, or the untrained encoder was not evaluated"
+        else f"; to 90% of {main} gain: until the first evaluation that was 90% of the way from the {began}'s {main} "
+        f"to the run's last one, -: no gain, or the {began} was not evaluated"
     )
     if goal := goal_name(comparison):
         many = ", here the mean over seeds" if len(comparison.seeds) > 1 else ""
         until += (
             f"; to {goal}: until the first evaluation with an accuracy that all rows are asked for, 90% of the way "
-            f"from the untrained encoder to the last round of {printable(comparison.first.name)} at the same "
+            f"from the {began} to the last round of {printable(comparison.first.name)} at the same "
             f"seed{many}, never: not in a run's rounds"
         )
     hours = "h: hours of the virtual clock; " if any(row.virtual_hours is not None for row in comparison.rows) else ""
@@ -189,6 +189,11 @@ def _columns(comparison: Comparison) -> list[str]:
     return lines
 
 
+def before_training(comparison: Comparison) -> str:
+    """What the encoder before training is called: the untrained, or the starting one (``model.start``)."""
+    return UNTRAINED if comparison.began is None else comparison.began.name
+
+
 def goal_name(comparison: Comparison) -> str:
     """The accuracy that all rows are asked for, as ``knn 0.512``; empty where the first row gained nothing."""
     main = comparison.main
@@ -197,15 +202,16 @@ def goal_name(comparison: Comparison) -> str:
 
 
 def _doubtful_gains(comparison: Comparison, main: str) -> list[str]:
-    """Rows all of whose runs gained something, and whose interval over the untrained encoder does not exclude zero."""
+    """Rows all of whose runs gained something, and whose interval over the encoder before training does not exclude
+    zero.
+    """
     gained = [row for row in comparison.trained if row.bytes_to(main) is not None]
     return [row.name for row in gained if _doubtful_gain(comparison, row, main)]
 
 
 def _doubtful_gain(comparison: Comparison, row: Row, main: str) -> bool:
-    """Whether the row's interval over the untrained encoder does not exclude zero."""
-    untrained = next((other for other in comparison.rows if other.name == UNTRAINED), None)
-    gain = None if untrained is None else row.difference(untrained, main)
+    """Whether the row's interval over the encoder before training does not exclude zero."""
+    gain = None if comparison.began is None else row.difference(comparison.began, main)
     return gain is not None and gain.judged() not in (None, "above")
 
 
@@ -264,11 +270,11 @@ def _void(comparison: Comparison) -> list[str]:
 
 
 def _began_otherwise(comparison: Comparison) -> list[str]:
-    """Rows whose encoders before training were not measured as the untrained encoder's row says."""
+    """Rows whose encoders before training were not measured as that encoder's row says."""
     found = {row.name: row.values for row in comparison.rows}
     lines = []
     for name, of, why in (
-        (UNTRAINED, "untrained", "with other encoders or images"),
+        (before_training(comparison), "untrained", "with other encoders or images"),
         (RAW_PIXELS, "pixels", "of other images"),
     ):
         others = [

@@ -10,7 +10,7 @@ from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RESULT_NEUTRAL
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Row
+from rayfed_ssl.records.comparison import RAW_PIXELS, STARTED, UNTRAINED, Comparison, Row
 from rayfed_ssl.records.one_run import OneRun, read_run
 from rayfed_ssl.records.outcomes import PIXELS_FILE, UNTRAINED_FILE, read_outcomes
 from rayfed_ssl.records.summary_file import SUMMARY
@@ -82,7 +82,8 @@ def _baselines(rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows:
         for seed, run in row.runs.items():
             runs.setdefault(seed, run)
-    for name, of, file in ((UNTRAINED, "untrained", UNTRAINED_FILE), (RAW_PIXELS, "pixels", PIXELS_FILE)):
+    began = STARTED if any(run.started for run in runs.values()) else UNTRAINED
+    for name, of, file in ((began, "untrained", UNTRAINED_FILE), (RAW_PIXELS, "pixels", PIXELS_FILE)):
         values: dict[str, dict[int, float]] = {}
         before: dict[int, OneRun] = {}
         for seed, run in sorted(runs.items()):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -23,6 +24,7 @@ from rayfed_ssl.base.text import printable
 
 BARS = 20  # the most clients, and classes, that stacked bars can show
 NAMED = 200  # the most clients whose column can be found by number
+COLOURS = 10  # that are told apart at a glance; twice as many with lighter ones
 GREY = "#555555"
 
 
@@ -53,10 +55,13 @@ def accuracy_curve(metrics: pa.Table, hours: Mapping[int, float] | None = None) 
         metrics: the table of ``read_metrics``; rows whose tag is ``eval/<protocol>`` are drawn.
         hours: round -> virtual hours, to draw accuracy over those instead.
     """
-    figure = _figure(7.0, 4.0)
-    axes = figure.add_subplot()
     rows = metrics.filter(pc.starts_with(metrics["tag"].cast(pa.string()), "eval/"))
     tags = sorted(tag for tag in set(rows["tag"].to_pylist()) if tag.count("/") == 1 and "pixels" not in tag)
+    many = len(tags) > COLOURS
+    figure = _figure(9.0, max(4.0, 0.4 + 0.2 * len(tags))) if many else _figure(7.0, 4.0)
+    axes = figure.add_subplot()
+    if many:
+        axes.set_prop_cycle(cycler(linestyle=("-", "--", ":", "-.")) * cycler(color=_colours(2 * COLOURS)))
     for tag in tags:
         of_tag = rows.filter(pc.equal(rows["tag"].cast(pa.string()), tag))
         _accuracy_line(axes, tag.removeprefix("eval/"), of_tag, hours)
@@ -66,7 +71,7 @@ def accuracy_curve(metrics: pa.Table, hours: Mapping[int, float] | None = None) 
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     if tags:
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8 if many else None)
     else:
         axes.text(0.5, 0.5, "nothing evaluated yet", ha="center", va="center", color=GREY, transform=axes.transAxes)
     return figure

@@ -76,6 +76,11 @@ class OneRun:
         return str(self.settings["method"]["name"])
 
     @property
+    def started(self) -> bool:
+        """Whether its encoders began with values of ``model.start``."""
+        return (self.settings.get("model") or {}).get("start") is not None
+
+    @property
     def total_bytes(self) -> int:
         return self.up_bytes + self.down_bytes
 

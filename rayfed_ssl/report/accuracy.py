@@ -31,7 +31,7 @@ from rayfed_ssl.report.style import (
     series,
     whole_numbers,
 )
-from rayfed_ssl.report.verdict import clients_images
+from rayfed_ssl.report.verdict import began_with, clients_images
 
 LINES = 5  # the most protocols in one figure
 LONG = 14  # letters of a name, from which each has a line of its own in a legend
@@ -121,14 +121,14 @@ def _words(run: RunFolder, names: list[str]) -> str:
     for name in names:
         means = _means(run.scores[name])
         first, last = means.get(0), means[max(means)]
-        began = "" if first is None else f"from {shown(name, first)} untrained "
+        began = "" if first is None else f"from {shown(name, first)} with {began_with(run.summary)} "
         told.append(f"{protocol_name(name)}: {began}to {shown(name, last)} in round {max(means)}.")
     return " ".join(told)
 
 
 def _caption(run: RunFolder, measured: list[str]) -> str:
     """What the lines are, of which there are ``LINES`` at most."""
-    names, text = measured[:LINES], "Dashed: the untrained encoder."
+    names, text = measured[:LINES], f"Dashed: {began_with(run.summary)}."
     if any(PIXELS + name in run.scores for name in names):
         text += " Dotted: raw pixels."
     if any(None not in next(iter(run.scores[name].values())) for name in names):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import listed, printable
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, ordered, spread
+from rayfed_ssl.records.comparison import BEFORE_TRAINING, RAW_PIXELS, UNTRAINED, ordered, spread
 from rayfed_ssl.records.comparison_choice import SMALLER
 from rayfed_ssl.records.gains import never
 from rayfed_ssl.records.guarantee import guarantee
@@ -193,7 +193,8 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> HtmlTable:
     told = "What it cost: bytes of all clients, up and down"
     if goal is not None:
         first = printable(rows[0]["row"], 60)
-        told += f". {common} is 90 % of the way from the untrained encoder to the last round of {first}, seed by seed"
+        began = next((row["row"] for row in rows if row["row"] in BEFORE_TRAINING), UNTRAINED)
+        told += f". {common} is 90 % of the way from the {began} to the last round of {first}, seed by seed"
     return HtmlTable(told, ["", *known], body)
 
 
@@ -247,13 +248,13 @@ def _dots_caption(known: Sequence[Row], name: str, base: Mapping[str, float]) ->
     """What the measure is, and what the marks mean that are drawn."""
     said = [WORDS[feature][2]] if (feature := name.removeprefix(DESCRIBED)) in WORDS else []
     said += ["Large: the mean; small: each seed."] if any(len(by_seed(row, name)) > 1 for row in known) else []
-    lines = {UNTRAINED: "Dashed: the untrained encoder.", RAW_PIXELS: "Dotted: raw pixels."}
+    lines = {**{row: f"Dashed: the {row}." for row in BEFORE_TRAINING}, RAW_PIXELS: "Dotted: raw pixels."}
     return " ".join(said + [line for label, line in lines.items() if label in base])
 
 
 def _paint_dots(figure: Figure, known: Sequence[Row], name: str, base: Mapping[str, float]) -> None:
     axes, by = figure.add_subplot(), scale(name)
-    for label, style in ((UNTRAINED, (0, (4, 2))), (RAW_PIXELS, ":")):
+    for label, style in (*((row, (0, (4, 2))) for row in BEFORE_TRAINING), (RAW_PIXELS, ":")):
         if label in base:
             axes.axvline(by * base[label], color=MUTED, linestyle=style, linewidth=0.9)
     for place, row in enumerate(known):

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, difference
+from rayfed_ssl.records.comparison import BEFORE_TRAINING, RAW_PIXELS, UNTRAINED, difference
 from rayfed_ssl.records.comparison_choice import SMALLER, Order, in_order
 from rayfed_ssl.records.significance import APART, margin_of, partly_by_chance
 from rayfed_ssl.report.formats import plural
@@ -105,16 +105,17 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
     text = f"{opening}, {printable(best['row'], 60)} is first of {len(order.means)} with {shown(name, first)}"
     text += f" over the {plural(len(order.seeds), 'seed')} that all have" if order.fewer else ""
     text += _next(best, others, order, name) + less
-    base = rows.get(UNTRAINED, {})
+    before = next((row for row in BEFORE_TRAINING if row in rows), UNTRAINED)
+    base = rows.get(before, {})
     began = [value for seed, value in by_seed(base, name).items() if seed in order.seeds]
     if not began:
         return Verdict(f"{text}. {_rule(best, others, name, order.seeds, len(order.means))}".rstrip(), None, name)
     rule = _rule(best, [*others, base], name, order.seeds, len(order.means))
     if described:  # no better or worse
-        text += f"; the untrained encoder has {shown(name, fmean(began))}"
+        text += f"; the {before} has {shown(name, fmean(began))}"
         return Verdict(f"{text}. {rule}".rstrip(), None, name)
     found = [against(row, base, name, order.seeds) for row in (best, *others)]
-    text += _beside(found, "the untrained encoder", "it", shown(name, fmean(began)))
+    text += _beside(found, f"the {before}", "it", shown(name, fmean(began)))
     pixels = rows.get(RAW_PIXELS, {})
     if worth := [value for seed, value in by_seed(pixels, name).items() if seed in order.seeds]:
         beside = [against(row, pixels, name, order.seeds) for row in (best, *others)]

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rayfed_ssl.report.folder import RunFolder
 from rayfed_ssl.report.formats import number
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below, logarithmic, rules, whole_numbers
+from rayfed_ssl.report.verdict import began_with
 
 WORDS = {
     "rankme": ("Effective rank", "RankMe", "exp of the entropy of the singular values; a fall is a collapse."),
@@ -34,7 +35,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
             f"features_{name}", title, lambda f, r=rounds, y=label: _curve(f, r, y),  # type: ignore[misc]
             alt=f"{title} of the features over rounds: {number(fmean(rounds[min(rounds)]))} in round {min(rounds)}, "
             f"{number(fmean(rounds[last]))} in round {last}.",
-            caption=caption + (" Dashed: the untrained encoder." if 0 in rounds else ""), height=1.9,
+            caption=caption + (f" Dashed: {began_with(run.summary)}." if 0 in rounds else ""), height=1.9,
         )  # fmt: skip
     yield from _spectra(run, studio)
 
@@ -58,7 +59,7 @@ def _spectra(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     if not rounds:
         return
     first, last = min(rounds), max(rounds)
-    shown = {f"round {t}" if t else "untrained": rounds[t] for t in dict.fromkeys((first, last))}
+    shown = {f"round {t}" if t else began_with(run.summary): rounds[t] for t in dict.fromkeys((first, last))}
     yield studio.draw(
         "features_spectrum", "Spectrum", lambda f: _spectrum(f, shown),
         alt=f"Eigenvalues of the features' covariance, the largest first, in rounds {first} and {last}, each as a "

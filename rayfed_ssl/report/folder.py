@@ -215,8 +215,10 @@ def _provisional(
 ) -> dict[str, Any]:
     """A summary of what is committed so far."""
     held = set() if partition is None else set(partition["client"].to_pylist()) - {None}
-    method, data = config.get("method"), config.get("data")
-    return summarise(
+    method, data, model = (config.get(key) for key in ("method", "data", "model"))
+    start = model.get("start") if isinstance(model, Mapping) else None
+    begun = {"path": start.get("path"), "digest": start.get("sha256")} if isinstance(start, Mapping) else None
+    made = summarise(
         path,
         method=str(method.get("name", "unknown")) if isinstance(method, Mapping) else "unknown",
         dataset=str(data.get("name", "unknown")) if isinstance(data, Mapping) else "unknown",
@@ -225,3 +227,4 @@ def _provisional(
         clients=len(held),
         status=status,
     )
+    return made if begun is None else {**made, "start": begun}

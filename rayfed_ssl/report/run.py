@@ -118,6 +118,11 @@ def _number(run: RunFolder, *keys: str, form: Any = number, of: Callable[[Any], 
     return Cell(form(known), known, "/".join(keys))
 
 
+def _began(run: RunFolder) -> str:
+    """The head of the values before training."""
+    return "started from" if "start" in run.summary else "untrained"
+
+
 def _tiles(run: RunFolder) -> list[Tile]:
     found = verdict(run.summary)
     tiles = []
@@ -127,7 +132,7 @@ def _tiles(run: RunFolder) -> list[Tile]:
             Tile(
                 subject(found.protocol),
                 accuracy_cell(run.summary, "accuracy", found.protocol),
-                f"untrained {shown(found.protocol, before)}",
+                f"{_began(run)} {shown(found.protocol, before)}",
             )
         )
     if isinstance(run.told("communication"), Mapping):
@@ -171,9 +176,8 @@ def _scope(run: RunFolder) -> str:
 
 def _accuracy(run: RunFolder, studio: Studio) -> Section:
     section = Section("accuracy", "Accuracy", drawings=list(accuracy.figures(run, studio)))
-    began = "started from" if "start" in run.summary else "untrained"
     caption = "Frozen features on test images; differences of shares in points"
-    if (table := accuracy_table(run.summary, caption, began)) is not None:
+    if (table := accuracy_table(run.summary, caption, _began(run))) is not None:
         section.tables.append(table)
         section.intro = _tried(lambda: best_below_last(run.summary), "", run.notes)
     elif not section.drawings:
@@ -228,8 +232,8 @@ def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports
             ]
             for name in described
         ]
-        began = "started from" if "start" in run.summary else "untrained"
-        section.tables.append(HtmlTable("What describes the features", ["", began, "last round"], rows, beside=True))
+        head = ["", _began(run), "last round"]
+        section.tables.append(HtmlTable("What describes the features", head, rows, beside=True))
     if not images:
         section.absent.append(NO_IMAGES)
         return section

@@ -173,10 +173,15 @@ def pairs(summary: Mapping[str, Any], block: str, protocol: str) -> Pairs | None
     return None if images is None else Pairs(float(found[0]), float(found[1]), images)
 
 
+def began_with(summary: Mapping[str, Any]) -> str:
+    """The encoder before training, in words."""
+    return "the encoder it started from" if "start" in summary else "the untrained encoder"
+
+
 def verdict(summary: Mapping[str, Any]) -> Verdict:
     """The sentence about the run that ``summary`` describes."""
     accuracy, untrained = summary.get("accuracy") or {}, summary.get("untrained") or {}
-    began = "the encoder it started from" if "start" in summary else "the untrained encoder"
+    began = began_with(summary)
     if summary.get("rounds") == 0:
         ended = NO_ROUND.get(str(summary.get("status")), "No round is over")
         return Verdict(f"{ended}: what was measured is {began} alone.")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ from rayfed_ssl.settings.files import validate
 from rayfed_ssl.settings.plain_yaml import parse, problem
 
 PARQUET = ("*.parquet", "data/*.parquet", "*/*.parquet")
+KEY_TO_SET = re.compile(r"\bdata\.(layout|group|range|test_split|max_pixels)=")
 NEED_A_PATH = frozenset({"parquet", "imagefolder", "hub", "table", "arrays"})
 
 
@@ -83,10 +85,11 @@ def in_block(block: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[None]:
-    """Where a column has to be named, say how in a block, after ``option``: a command's data set has no keys to set.
+    """Where a column has to be named, or another key set (``data.layout``, ``data.range``), say how in a block, after
+    ``option``: a command's data set has no keys to set.
 
     Raises:
-        UserError: in the place of ``Unnamed``.
+        UserError: in the place of ``Unnamed``, or of one whose message has such a key.
     """
     try:
         yield
@@ -95,6 +98,11 @@ def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[Non
         raise UserError(
             f"{error.problem}{error.remedy}, as {option}{in_block({**block, 'columns': columns})}"
         ) from None
+    except UserError as error:
+        if (found := KEY_TO_SET.search(str(error))) is None:
+            raise
+        how = in_block({**block, found[1]: "VALUE"})
+        raise UserError(f"{error}; here data.{found[1]} stands in a block: {option}{how}") from None
 
 
 def title(config: SourceConfig) -> str:

@@ -26,6 +26,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.records.trained_image_digests import of_start
 from rayfed_ssl.settings.transport import DIRECTIONS, FULL
 
 ENOUGH_STEPS = 50  # one after the other in the whole run; the recipes of configs/ have 72 and more
@@ -100,8 +101,8 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
 
 
 def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:
-    """Lines on the run's images, and on those of other sources that protocols measure on, after the key that names
-    them. Raises UserError where these are not there.
+    """Lines on the run's images, on those of other sources that protocols measure on, after the key that names them,
+    and on those that ``model.start`` has seen. Raises UserError where other sources' images are not there.
     """
     metrics = config.evaluation.metrics
     others = [
@@ -115,7 +116,8 @@ def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:
         line for name, row in config.evaluation.rows.items() for line in row.remarks(config.evaluation.of(name), labels)
     ]
     own = [*_of_one_class(config, federation), *_few_own(config, federation)]
-    return as_notes([*federation.notes(metrics), *_all_grey(config, federation), *own, *used, *others])
+    began = of_start(config.model.start, federation)
+    return as_notes([*federation.notes(metrics), *_all_grey(config, federation), *own, *used, *others, *began])
 
 
 def _all_grey(config: RunConfig, federation: Federation) -> Iterator[Note]:

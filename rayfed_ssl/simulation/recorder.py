@@ -41,7 +41,7 @@ from rayfed_ssl.records.summary import (
 )
 from rayfed_ssl.records.summary_file import write_summary
 from rayfed_ssl.records.tables import SKIPPED, Drop, PartitionRows, read_metrics, write_images, write_partition
-from rayfed_ssl.records.trained_image_digests import trained_digests, write_trained
+from rayfed_ssl.records.trained_image_digests import trained_before, trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 
 
@@ -95,7 +95,8 @@ class Recorder:
             replace_file(self.folder / SKIPPED, lambda draft: draft.write_text(text, encoding="utf-8"))
         if names := federation.dataset.names:
             write_images(self.folder, names)
-        write_trained(self.folder, trained_digests(federation, self.config.uses_public))
+        trained, before = trained_digests(federation, self.config.uses_public), trained_before(self.config.model.start)
+        write_trained(self.folder, trained if before is None else np.union1d(trained, before))
         public = federation.public_indices
         rows = PartitionRows(
             shards=dict(enumerate(federation.shards)),

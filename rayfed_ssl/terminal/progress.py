@@ -21,7 +21,7 @@ from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import plural, span
 from rayfed_ssl.report.measures import features_name
-from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, best_below_last, mean, verdict
+from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, began_with, best_below_last, mean, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
@@ -30,8 +30,8 @@ TRY_NEXT = 'more rounds, a smaller train.batch_size, other views ("Which views?"
 """For who has an encoder that is not better than the untrained one."""
 NEARLY_ALL = 0.99
 NOTHING_LEFT = (
-    "a harder measure, since the untrained encoder has nearly all of this one: other evaluation.protocols, or fewer "
-    "labelled images (evaluation.train_images)"
+    "a harder measure, since {began} has nearly all of this one: other evaluation.protocols, or fewer labelled images "
+    "(evaluation.train_images)"
 )
 EVALUATION, FEATURES, PIXELS = "eval/", "features/", "pixels_"
 RANK = "rankme"  # of what describes features, what stands beside accuracies, too: a collapse shows there first
@@ -206,8 +206,10 @@ def _failed(dropped: Mapping[str, int]) -> str:
 
 def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
     """What may help a run that is not better than its untrained encoder by the measure of its verdict."""
-    untrained = mean(summary["untrained"].get(found.protocol)) if found.protocol else None
-    return NOTHING_LEFT if found.kind != WORSE and (untrained or 0.0) >= NEARLY_ALL else TRY_NEXT
+    before = mean(summary["untrained"].get(found.protocol)) if found.protocol else None
+    if found.kind != WORSE and (before or 0.0) >= NEARLY_ALL:
+        return NOTHING_LEFT.format(began=began_with(summary))
+    return TRY_NEXT
 
 
 def conclusion(console: Console, found: Verdict) -> None:

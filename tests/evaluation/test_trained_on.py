@@ -1,4 +1,4 @@
-"""``evaluate --data`` knows which of the test images the run trained on, from what the run's folder keeps."""
+"""``evaluate --data``, and a run that begins with the encoder, know which test images a run trained on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.pixels.digests import kept_digests, pixel_digests
 from rayfed_ssl.exporting.card import card
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.federated.federation import load_federation
-from rayfed_ssl.records.trained_image_digests import read_trained
+from rayfed_ssl.records.trained_image_digests import read_trained, write_trained
+from rayfed_ssl.simulation.checks import image_notes
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import run_locally
 from tests.tiny import tiny
@@ -112,6 +114,62 @@ def test_what_is_kept_is_of_the_clients_images_alone(run: Path) -> None:
     found = read_trained(run)
     assert found is not None
     assert found.tolist() == sorted(expected)
+
+
+def test_a_key_that_other_images_need_is_said_in_their_block(run: Path, tmp_path: Path) -> None:
+    """``data.layout=clients`` among the command's arguments would be refused: the run was what it was."""
+    other = tmp_path / "other"
+    for number, folder in enumerate(f"{site}/{kind}" for site in ("north", "south") for kind in ("ill", "well")):
+        for image in other_images(tmp_path / f"made{number}", seen=0).glob("test/*/*.png"):
+            (other / folder).mkdir(parents=True, exist_ok=True)
+            shutil.copy(image, other / folder / image.name)
+    with pytest.raises(UserError) as refused:
+        reevaluate(run, ["knn"], data=str(other))
+    assert "allowed: data.layout=clients if" in str(refused.value)
+    block = f"{{name: imagefolder, path: {other}, layout: VALUE}}"
+    assert str(refused.value).endswith(f"; here data.layout stands in a block: --data '{block}'")
+    found = reevaluate(run, ["knn"], data=block.replace("VALUE", "clients"))
+    assert found["other data"][f"imagefolder:{other}"]["images"]["test"] > 0
+
+
+@pytest.mark.parametrize("named", ["run folder", "file"])
+def test_a_run_that_begins_with_an_encoder_is_told_what_that_has_seen(named: str, run: Path, tmp_path: Path) -> None:
+    federation, held = load_federation(config()), read_trained(run)
+    tests = pixel_digests(federation.dataset.test.pixels)
+    assert held is not None
+    assert not np.isin(tests, held).any()
+    path = run if named == "run folder" else run / "encoder" / "global.safetensors"
+    of_start = {"train__rounds": 1, "evaluation__select": {"share": 0.2}, "model__start": str(path)}
+    again = tiny("fedsimclr", **of_start)
+    assert not [line for line in texts(image_notes(again, federation)) if line.startswith("model.start")]
+    write_trained(run, np.union1d(held, tests[:3]))
+    (line,) = (line for line in texts(image_notes(again, federation)) if line.startswith("model.start"))
+    memory = "(the same pixels): accuracy on them is memory"
+    assert line == f"model.start: its run trained on 3 of {len(tests)} test images {memory}"
+    other = tiny("fedsimclr", seed=7, **of_start)  # holds out images that the first run's clients held
+    elsewhere = load_federation(other)
+    assert elsewhere.held_out is not None
+    chosen = pixel_digests(elsewhere.dataset.train.pixels[elsewhere.held_out])
+    seen = np.isin(chosen, held).sum()
+    assert seen > 0
+    lines = texts(image_notes(other, elsewhere))
+    whose = f"{seen} of {len(chosen)} images to choose by (evaluation.select)"
+    assert f"model.start: its run trained on {whose} {memory}" in lines
+    said: list[str] = []
+    run_locally(other, tmp_path / "after", report=lambda progress: said.append(progress.line))
+    assert line in said
+    kept = read_trained(tmp_path / "after")
+    assert kept is not None
+    assert np.isin(tests[:3], kept).all()  # for evaluate --data, and for the next run that begins with this one
+    assert np.isin(held, kept).all()
+    (run / "trained.parquet").unlink()
+    (line,) = (line for line in texts(image_notes(again, federation)) if line.startswith("model.start"))
+    assert line == (
+        f"model.start: whether its run trained on test images of this run is not known: {run} has no trained.parquet"
+    )
+    shutil.copy(run / "encoder" / "global.safetensors", tmp_path / "taken.safetensors")
+    taken = tiny("fedsimclr", **{**of_start, "model__start": str(tmp_path / "taken.safetensors")})
+    assert not [line for line in texts(image_notes(taken, federation)) if line.startswith("model.start")]
 
 
 def test_digests_are_kept_in_the_cache_and_found_anew_where_damaged(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.data.partition import FromFile, Natural
 from rayfed_ssl.data.pixels import near_copies
 from rayfed_ssl.data.pixels.copies import copies
+from rayfed_ssl.data.pixels.digests import pixel_digests
 from rayfed_ssl.data.pixels.notes import SAID, counted, misfitting, plain
 from rayfed_ssl.data.pixels.store import MISFITS, Misfits
 from rayfed_ssl.data.readers.column_values import Empty, gaps
@@ -42,6 +43,8 @@ from rayfed_ssl.methods.fedprox import Server as FedProx
 from rayfed_ssl.methods.fedsc import Server as FedSC
 from rayfed_ssl.methods.ldawa import Server as LDAWA
 from rayfed_ssl.methods.parts.privacy import Mechanism
+from rayfed_ssl.models import StartConfig
+from rayfed_ssl.records.trained_image_digests import of_start, write_trained
 from rayfed_ssl.simulation.checks import coded_weights, image_notes, one_owner, split_groups
 from tests.data.files import pictures, put
 from tests.tiny import run_locally, tiny
@@ -116,6 +119,19 @@ def of_dealing() -> tuple[Note, ...]:
     return as_notes([*split_groups(config, made), *one_owner(config, made), *image_notes(config, made)])
 
 
+def of_started(folder: Path) -> tuple[Note, ...]:
+    """Notes on what the run behind ``model.start`` has seen, whose folder a card does not name."""
+    train = images([*range(4)], [0] * 4)
+    data = Dataset("made", train, images([4, 5], [0, 0]), "digest", train_digests=lambda: pixel_digests(train.pixels))
+    made: Any = SimpleNamespace(dataset=data, held_out=np.array([3]))
+    run = folder / f"{WHO}'s run"
+    run.mkdir()
+    start = StartConfig(path=run)
+    unknown = [*of_start(start, made)]
+    write_trained(run, pixel_digests(KINDS[[3, 4]]))
+    return as_notes([*unknown, *of_start(start, made)])
+
+
 def of_files(folder: Path) -> tuple[Note, ...]:
     """Notes of a partition file, whose name a card does not have."""
     path = folder / f"{WHO}.json"
@@ -144,7 +160,8 @@ def in_few_bytes() -> RunConfig:
 
 def all_kinds(folder: Path) -> tuple[Note, ...]:
     put(folder, {f"train/{name}.png": image for name, image in zip((f"{WHO}_1", "2"), pictures(2), strict=True)})
-    return (*of_data(folder), *of_dealing(), *of_files(folder), *of_methods(), *coded_weights(in_few_bytes()))
+    own = (*of_files(folder), *of_started(folder), *of_methods(), *coded_weights(in_few_bytes()))
+    return (*of_data(folder), *of_dealing(), *own)
 
 
 LINES = (
@@ -204,6 +221,12 @@ LINES = (
     "1 of 2 clients with own test images have those of one class alone",
     "2 of 2 clients with own test images have fewer than 5",
     "data.partition.path: 6 of 9 training images are nobody's",
+    "model.start: whether its run trained on test images of this run is not known",
+    "model.start: its run trained on 1 of 2 test images (the same pixels): accuracy on them is memory",
+    (
+        "model.start: its run trained on 1 of 1 images to choose by (evaluation.select) (the same pixels): accuracy on "
+        "them is memory"
+    ),
     "no round applies fedfoa's term",
     "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",
     "every round takes FedAvg's mean",

@@ -20,7 +20,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.ledger import Booking
 from rayfed_ssl.records.comparison import Comparison, Row, difference, spread
 from rayfed_ssl.records.comparison_figures import figure, line
-from rayfed_ssl.records.comparison_files import latex, markdown, records, write
+from rayfed_ssl.records.comparison_files import document, latex, markdown, records, write
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import differing, of_runs, of_variants
 from rayfed_ssl.records.gains import reached
@@ -36,6 +36,7 @@ from rayfed_ssl.records.tables import (
     table,
     write_partition,
 )
+from rayfed_ssl.report.comparison_verdict import verdict
 from rayfed_ssl.settings import files as configfile
 from tests.tiny import tiny
 
@@ -222,6 +223,25 @@ def test_the_baselines_are_always_rows(tmp_path: Path) -> None:
     assert found is not None
     assert found.mean == pytest.approx(PIXELS - np.mean(A))
     assert rows[2].bytes_total is None
+
+
+def test_what_runs_began_with_is_not_called_untrained_where_it_is_an_encoder(tmp_path: Path) -> None:
+    """``model.start``: everybody's first values are an earlier run's."""
+    begun = {"changes": {"model.start": "earlier.safetensors"}}
+    made = of_variants(
+        {"a": three(tmp_path, "a", A, **begun), "b": three(tmp_path, "b", [0.2] * 3, method="fedprox", **begun)}
+    )
+    assert [row.name for row in made.rows] == ["a", "b", "starting encoder", "raw pixels"]
+    assert made.began is made.rows[2]
+    assert made.rows[2].values == {"knn": dict.fromkeys(range(3), UNTRAINED)}
+    told = notes(made)
+    assert not any("untrained encoder" in line for line in told)
+    assert any("90% of the way from the starting encoder's knn to the run's last one" in line for line in told)
+    levels = {line.get_label() for line in figure(made, "round", lambda run, t: float(t)).axes[0].lines}
+    assert "starting encoder" in levels
+    found = verdict(document(made, Path())["rows"], made.scores)
+    assert "1 of 2 beat the starting encoder (30.0 %)" in found.sentence
+    assert "untrained" not in found.sentence
 
 
 @pytest.mark.long

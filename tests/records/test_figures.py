@@ -67,6 +67,23 @@ def test_accuracy_lines_and_the_clients_band() -> None:
     assert (band[:, 1].min(), band[:, 1].max()) == (pytest.approx(20), pytest.approx(40))
 
 
+def test_many_measures_leave_the_curves_their_room() -> None:
+    names = [f"own_protocol_{n:02}_balanced_accuracy" for n in range(30)]
+    rows = [(t, c, f"eval/{name}", 0.1 * t, 0.0) for name in names for t in (0, 2) for c in (0, 1)]
+    figure = accuracy_curve(table(rows, METRICS))
+    (height, width, _) = pixels(figure).shape
+    (axes,) = figure.axes
+    place, legend = axes.get_window_extent(), axes.get_legend().get_window_extent()
+    assert place.height > 0.5 * height
+    assert place.width > 0.25 * width
+    assert legend.y0 >= 0
+    assert legend.y1 <= height
+    assert legend.x1 <= width
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == len(names)
+    few = accuracy_curve(table([row for row in rows if row[2] < "eval/own_protocol_10"], METRICS))
+    assert tuple(few.get_size_inches()) == (7.0, 4.0)
+
+
 def test_accuracy_against_trace_joins_the_values_of_a_round() -> None:
     rows = [(t, c, "client/trace", t + 10.0 * c, 0.0) for t in (1, 2, 3) for c in (0, 1)]
     rows += [(t, c, "eval/linear", 0.1 * t + 0.01 * c, 0.0) for t in (0, 1, 3) for c in (0, 1)]

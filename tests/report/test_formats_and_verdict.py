@@ -169,7 +169,8 @@ def test_why_the_best_round_is_below_the_last_is_told_where_it_is(by: str, linea
 
 def test_every_curve_has_its_own_line_of_raw_pixels() -> None:
     scores = {"knn": {0: 0.3, 1: 0.5}, "linear": {0: 0.4, 1: 0.6}, "pixels_knn": {0: 0.45}, "pixels_fewshot": {0: 0.2}}
-    run: Any = SimpleNamespace(scores={name: {t: {None: v} for t, v in of.items()} for name, of in scores.items()})
+    shown = {name: {t: {None: v} for t, v in of.items()} for name, of in scores.items()}
+    run: Any = SimpleNamespace(scores=shown, summary={})
     figure = Figure()
     accuracy._curves(figure, run, ["linear", "knn"], float, "round")
     dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
@@ -178,6 +179,8 @@ def test_every_curve_has_its_own_line_of_raw_pixels() -> None:
     assert dotted[0].get_color() == curve.get_color()
     assert accuracy._caption(run, ["linear", "knn"]).startswith("Dashed: the untrained encoder. Dotted: raw pixels.")
     assert "Dotted" not in accuracy._caption(run, ["linear"])
+    run.summary = {"start": {"path": "earlier"}}
+    assert accuracy._caption(run, ["linear"]) == "Dashed: the encoder it started from."
 
 
 def test_areas_have_no_interval_and_so_no_word() -> None:

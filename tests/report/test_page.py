@@ -258,6 +258,23 @@ def test_a_run_that_has_not_ended_has_the_numbers_so_far(copy: Copy) -> None:
         assert run.summary[key] == whole[key], key
 
 
+@pytest.mark.usefixtures("only_svg")
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_that_began_with_an_encoder_has_none_that_is_untrained(ended: bool, copy: Copy) -> None:
+    folder = copy()
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["model"]["start"] = {"path": "earlier.safetensors", "sha256": "0" * 64}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"start": {"path": "earlier", "digest": "0"}}))
+    (folder / "environment.json").unlink()  # its command line may have the word
+    if not ended:
+        (folder / "summary.json").unlink()
+    page = Parsed(report_of(folder, images=False))
+    assert "Dashed: the encoder it started from." in page.words
+    assert "untrained" not in page.words
+
+
 @pytest.mark.long
 def test_images_that_are_gone_leave_a_line_in_their_place(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
