@@ -46,6 +46,7 @@ from rayfed_ssl.objectives.base import kl_divergence
 from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.settings.blocks import MethodConfig, check_student
 from rayfed_ssl.settings.run import RunSettings
+from rayfed_ssl.settings.transport import Direction
 
 ANCHORS = 2048  # the paper's m
 MASKED = -1e9  # a logit whose probability is exactly 0, and whose difference to another such logit is finite
@@ -361,6 +362,7 @@ def rows_read(reply: Rows) -> np.ndarray:
     return decode_rows(reply).numpy() if rows.dtype == np.int8 else rows
 
 
+DOWN_ONLY: tuple[Direction, ...] = ("down",)
 FLESD, FLESD_CC = (
     Method(
         kind,
@@ -370,7 +372,7 @@ FLESD, FLESD_CC = (
         objective="simclr",
         accepts=projecting,
         service=Service,
-        sends_weights=lambda config: ("down",) if shares_weights(config) else (),
+        sends_weights=lambda config: DOWN_ONLY if shares_weights(config) else (),
         second_view=True,
         check=check,
         check_federation=check_federation,
