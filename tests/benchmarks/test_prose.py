@@ -241,8 +241,8 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      < 100 * tables.over(tables.of_table(made(), "cifar10", "dirichlet", rows.ONE), rows.REFERENCE)["local"]
      and {m: round(points) for m, (points, told) in of_losses(LINEAR).items() if told} == {"vicreg": -1, "dino": -2}),
     (LEADERBOARD, "No code of the weights, down to 4 bits both ways, is told apart by any protocol. Five and two "
-     "rounds are above ten by kNN, by 0.8 points, and by nothing else. Averaging once, after the last step, is not told apart "
-     "either.",
+     "rounds are above ten by kNN, by 0.8 points, and by nothing else. Averaging once, after the last step, is not "
+     "told apart either.",
      lambda: {(name, m): round(by[m][0], 1) for name, by in of_bytes().items() for m in by if by[m][1]}
      == {("rounds_5", KNN): 0.8, ("rounds_2", KNN): 0.8}),
 ]  # fmt: skip
