@@ -22,7 +22,9 @@ def less(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
             methods = of_table(rows, data, partition, ONE)
             if complete(methods.get(REFERENCE, {})):
                 title = f"{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}"
-                parts.append(f"**{title}.** {made_at(methods)}\n\n{_table(methods, board)}")
+                minutes = sorted(row["minutes"] for seeds in methods.values() for row in complete(seeds))
+                took = f"{minutes[0]:.1f} to {minutes[-1]:.1f} minutes a run, beside other work."
+                parts.append(f"**{title}.** {made_at(methods)} {took}\n\n{_table(methods, board)}")
     return "\n\n".join([board["untuned"].strip(), *parts]) if parts else f"Fewer bytes are {NOT_RUN}."
 
 

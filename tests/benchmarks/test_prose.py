@@ -105,6 +105,23 @@ def of_losses(measure: str) -> dict[str, tuple[float, bool]]:
     return {m: (100 * sum(each) / len(each), apart(each)) for m, each in pairs.items()}
 
 
+def most_lost(measure: str) -> dict[str, float]:
+    """Row of the board of bytes -> what it may lose against the whole one in points, by its interval's lower end."""
+    runs = tables.of_table(rows.read(rows.results_of(rows.BYTES)), "cifar10", "dirichlet", rows.ONE)
+    found = {
+        name: difference(tables.paired(runs[name], runs[rows.REFERENCE], measure))
+        for name in runs
+        if name != rows.REFERENCE
+    }
+    return {name: -100 * each.low for name, each in found.items() if each is not None and each.low is not None}
+
+
+def times_less(name: str) -> float:
+    runs = tables.of_table(rows.read(rows.results_of(rows.BYTES)), "cifar10", "dirichlet", rows.ONE)
+    total, less = (sum(row["bytes_total"] for row in tables.complete(runs[each])) for each in (rows.REFERENCE, name))
+    return float(total / less)
+
+
 def of_bytes() -> dict[str, dict[str, tuple[float, bool]]]:
     """Row of the board of bytes -> measure -> mean difference to the whole one in points, whether it is told apart."""
     runs = tables.of_table(rows.read(rows.results_of(rows.BYTES)), "cifar10", "dirichlet", rows.ONE)
@@ -245,6 +262,16 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      "told apart either.",
      lambda: {(name, m): round(by[m][0], 1) for name, by in of_bytes().items() for m in by if by[m][1]}
      == {("rounds_5", KNN): 0.8, ("rounds_2", KNN): 0.8}),
+    (LEADERBOARD, "A thirtieth of the bytes, and no protocol tells the encoder from the whole one's: two rounds "
+     "instead of ten, replies in 2 bits, downloads in 8.",
+     lambda: between(30, [times_less("rounds_2_up2_down8")], 32)
+     and not any(told for _, told in of_bytes()["rounds_2_up2_down8"].values())),
+    (LEADERBOARD, "Of the rows that are not above, intervals by kNN exclude a loss of more than one point for float16, "
+     "for 8 bits both ways, for 4 and for 2 bits up with 8 down, and for the thirtieth. For 4 bits both ways and for "
+     "one round they reach a loss of two to three points",
+     lambda: between(
+         0, [most_lost(KNN)[m] for m in ("float16", "up8_down8", "up4_down8", "up2_down8", "rounds_2_up2_down8")], 1)
+     and between(2, [most_lost(KNN)[m] for m in ("up4_down4", "rounds_1")], 3)),
 ]  # fmt: skip
 
 

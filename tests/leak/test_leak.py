@@ -80,6 +80,19 @@ def test_a_round_repeated_makes_the_messages_that_the_run_averaged(averaged: Pat
     assert before == {path.name: path.stat().st_mtime_ns for path in averaged.rglob("*")}  # the folder is as it was
 
 
+def test_of_weights_in_fewer_bytes_the_audit_hears_what_arrived(tmp_path: Path) -> None:
+    changes = {"transport": {"up": {"name": "quantized", "bits": 3, "bucket": 64}, "down": {"name": "float16"}}}
+    run = finished(tmp_path / "run", "fedsimclr", **changes)
+    worker, recorded = replayed(
+        tiny("fedsimclr", {**HELD_OUT, **changes}), run, 2, lambda federation: federation.clients
+    )
+    mean = sum(
+        worker.federation.shares[one.client] * one.reply["weights"].vector.astype(np.float64) for one in recorded
+    )
+    tree, _ = checkpoint.load(dict(checkpoint.complete(run / "checkpoints"))[2])
+    np.testing.assert_allclose(tree["server"]["weights"].vector, mean, atol=1e-6)  # what was not coded is farther off
+
+
 @pytest.mark.long
 def test_a_reply_that_began_rounds_ago_is_heard_in_the_round_that_uses_it(tmp_path: Path) -> None:
     """FedBuff, two replies a round of four clients at work: the ledger says whose came."""
