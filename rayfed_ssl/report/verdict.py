@@ -195,7 +195,8 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
     opening = _opening(summary)
     if not known:
         return Verdict(f"{opening}, {_described(summary, began)}")
-    main, of = next(iter(known.items()))
+    main = _leading(known)
+    of = known[main]
     last, before = shown(main, mean(accuracy[main])), shown(main, mean(untrained[main]))
     whose = " (mean of clients)" if isinstance(accuracy[main], Mapping) else ""
     apart = f"{change(main, of.mean)}{unit(main)}"
@@ -211,6 +212,17 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
         )
     rest = _others(known, main) + _pixels(summary) + _largest_class(summary, accuracy)
     return Verdict(f"{sentence}{rest}.", of.kind, main)
+
+
+def _leading(known: Mapping[str, Compared]) -> str:
+    """The measure that opens the sentence: the main one; where it does not tell the encoders apart, the first that
+    does, if those that do all say the same.
+    """
+    main = next(iter(known))
+    telling = [name for name, of in known.items() if of.kind in (BETTER, WORSE)]
+    if known[main].kind != APART or len({known[name].kind for name in telling}) != 1:
+        return main
+    return telling[0]
 
 
 def best_below_last(summary: Mapping[str, Any]) -> str:

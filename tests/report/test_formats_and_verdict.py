@@ -106,6 +106,31 @@ def test_the_sentence_says_by_what_and_what_disagrees() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("knn", "fewshot", "kind", "by"),
+    [
+        (0.90, 0.90, "better", "knn"),  # the linear probe, which is not told apart here, comes first otherwise
+        (0.80, 0.90, "better", "fewshot"),
+        (0.70, 0.70, "worse", "knn"),
+        (0.90, 0.70, "not told apart", "linear"),  # they contradict each other
+        (0.80, 0.80, "not told apart", "linear"),
+    ],
+)
+def test_a_measure_that_cannot_tell_does_not_open_the_sentence_where_others_agree(
+    knn: float, fewshot: float, kind: str, by: str
+) -> None:
+    last, before = {"linear": 0.82, "knn": knn, "fewshot": fewshot}, dict.fromkeys(("linear", "knn", "fewshot"), 0.8)
+    found = verdict({**summary(last, before), "evaluation": {"test_images": 400}})
+    assert (found.kind, found.protocol) == (kind, by)
+    if by != "linear":
+        assert "linear probe does not tell them apart (+2.0)" in found.sentence
+
+
+def test_a_level_measure_opens_the_sentence() -> None:
+    told = summary({"linear": 0.8, "knn": 0.9}, {"linear": 0.8, "knn": 0.8})
+    assert verdict({**told, "evaluation": {"test_images": 10**5}}).protocol == "linear"
+
+
 def test_every_measure_is_told_beside_raw_pixels_what_is_below_them_first() -> None:
     last = {"knn": 0.7, "linear": 0.9, "fewshot": 0.6, "knn_auc": 0.1, "semi_1": 0.2}
     worth = {"knn": 0.8, "linear": 0.8, "fewshot": 0.65, "knn_auc": 0.9, "cluster_nmi": 0.5}
