@@ -120,8 +120,9 @@ def _too_few(federation: Federation, client: int, pairs: int) -> str:
         )
     alike = "class" if federation.dataset.train.clients is None else "class and client"
     return (
-        f"evaluation.select.share: {federation.called(client)} has {pairs} training images with a held-out image of "
-        f"the same {alike} beside each; {needed}: hold out a larger share, or choose another --client"
+        f"evaluation.select.share: {federation.called(client)} has {pairs} training "
+        f"{'image' if pairs == 1 else 'images'} with a held-out image of the same {alike} beside each; {needed}: "
+        "hold out a larger share, or choose another --client"
     )
 
 

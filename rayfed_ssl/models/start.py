@@ -138,7 +138,9 @@ def _encoders(folder: Path) -> list[ExportedFile]:
     """The encoders that a run folder holds. Raises UserError where there are none."""
     if found := exported_files(folder / "encoder"):
         return found
-    raise UserError(f"model.start: found folder {str(folder)!r} without encoder/*.json; it is no finished run")
+    values = sorted(folder.glob("*.safetensors"))
+    hint = f", but has a file of values: {values[0]}" if len(values) == 1 else ""
+    raise UserError(f"model.start: found folder {str(folder)!r} without encoder/*.json; it is no finished run{hint}")
 
 
 def _chosen(path: Path, name: str, client: int | None) -> Path:

@@ -177,6 +177,13 @@ def test_what_is_no_file_of_values(make: Callable[[Path], Path], line: str, tmp_
     assert line in refused(make(tmp_path))
 
 
+def test_the_folder_of_an_export_names_its_file(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "model.safetensors")
+    assert refused(tmp_path).endswith(f"no finished run, but has a file of values: {tmp_path / 'model.safetensors'}")
+    write_bytes(tmp_path / "other.safetensors")
+    assert refused(tmp_path).endswith("no finished run")
+
+
 def write_bytes(path: Path) -> Path:
     path.write_bytes(b"no weights at all")
     return path
