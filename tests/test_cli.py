@@ -451,7 +451,7 @@ def test_an_encoder_that_is_not_better_than_untrained_comes_with_what_to_try(las
     }  # fmt: skip
     conclude(Console(file=text, width=120), summary, "runs/demo")
     assert (
-        'try next      more rounds, a smaller train.batch_size, other views ("Which views?"' in text.getvalue()
+        'try next      more rounds, more steps in each (train.local_steps), other views ("Which views?"' in text.getvalue()
     ) == (advised)
 
 

@@ -26,7 +26,7 @@ from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
 
-TRY_NEXT = 'more rounds, a smaller train.batch_size, other views ("Which views?" in docs/data.md)'
+TRY_NEXT = 'more rounds, more steps in each (train.local_steps), other views ("Which views?" in docs/data.md)'
 """For who has an encoder that is not better than the untrained one."""
 NEARLY_ALL = 0.99
 NOTHING_LEFT = (
