@@ -450,9 +450,8 @@ def test_an_encoder_that_is_not_better_than_untrained_comes_with_what_to_try(las
         "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0,
     }  # fmt: skip
     conclude(Console(file=text, width=120), summary, "runs/demo")
-    assert (
-        'try next      more rounds, more steps in each (train.local_steps), other views ("Which views?"' in text.getvalue()
-    ) == (advised)
+    told = 'try next      more rounds, more steps in each (train.local_steps), other views ("Which views?"'
+    assert (told in text.getvalue()) == advised
 
 
 def test_where_the_untrained_encoder_has_all_another_measure_is_advised() -> None:
