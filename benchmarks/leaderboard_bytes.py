@@ -25,7 +25,7 @@ def less(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
                 minutes = sorted(row["minutes"] for seeds in methods.values() for row in complete(seeds))
                 took = f"{minutes[0]:.1f} to {minutes[-1]:.1f} minutes a run, beside other work."
                 parts.append(f"**{title}.** {made_at(methods)} {took}\n\n{_table(methods, board)}")
-    return "\n\n".join([board["untuned"].strip(), *parts]) if parts else f"Fewer bytes are {NOT_RUN}."
+    return "\n\n".join([board["untuned"].strip(), *parts]) if parts else f"These rows are {NOT_RUN}."
 
 
 def megabytes(seeds: Seeds) -> float | None:
@@ -45,7 +45,7 @@ def _table(methods: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
         runs = complete(methods[name])
         scores = [number([row[measure] for row in runs]) for measure in MEASURES]
         beside = [over_reference(methods[name], reference, m) if name != REFERENCE else "-" for m in MEASURES]
-        times = "-" if whole is None or name == REFERENCE else f"{whole / known[name]:.1f}"
+        times = "-" if whole is None or name == REFERENCE or not known[name] else f"{whole / known[name]:.1f}"
         lines.append(f"| {' | '.join([f'`{name}`', str(len(runs)), f'{known[name]:.1f}', times, *scores, *beside])} |")
     if absent := [f"`{name}`" for name in board["methods"] if name not in known]:
         lines.append(f"| {', '.join(absent)} | 0 | {NOT_RUN} |{' |' * (len(heads) - 3)}")

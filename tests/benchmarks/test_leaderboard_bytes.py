@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import leaderboard_bytes as fewer
 import leaderboard_rows as rows
 import leaderboard_tables as tables
+import numpy as np
 import pytest
 
 from rayfed_ssl.base.quantizing import quantized_bytes
+from rayfed_ssl.federated.local_optimizer import round_learning_rate
 from tests.benchmarks import made
 
-BOARD = tables.load_board(rows.BYTES)
+BOARD, ROUNDS = tables.load_board(rows.BYTES), tables.load_board(rows.ROUNDS)
 
 
 def row(method: str, seed: int, knn: float, megabytes: float, **others: Any) -> rows.Record:
@@ -46,15 +49,32 @@ def test_rows_stand_by_their_bytes_beside_the_method_as_it_is() -> None:
 
 
 def test_without_the_method_as_it_is_nothing_is_compared() -> None:
-    assert fewer.less([one for one in MADE if one["method"] != "fedsimclr"], BOARD) == "Fewer bytes are not run yet."
+    assert fewer.less([one for one in MADE if one["method"] != "fedsimclr"], BOARD) == "These rows are not run yet."
 
 
-@pytest.mark.parametrize("method", BOARD["methods"])
-def test_all_take_as_many_local_steps(method: str) -> None:
-    (cell,) = (c for c in rows.cells(BOARD, ["cifar10"], ["dirichlet"], [0]) if c.method == method)
+def test_a_method_that_sends_nothing_is_no_number_of_times_less() -> None:
+    text = fewer.less([*MADE, row("local", 0, 0.38, 0.0)], ROUNDS)
+    assert "| `local` | 1 | 0.0 | - | 0.380 |" in text
+
+
+@pytest.mark.parametrize(
+    ("board", "method", "steps"),
+    [*((BOARD, name, 200) for name in BOARD["methods"]), *((ROUNDS, name, 500) for name in ROUNDS["methods"])],
+)
+def test_all_take_as_many_local_steps(board: Mapping[str, Any], method: str, steps: int) -> None:
+    (cell,) = (c for c in rows.cells(board, ["cifar10"], ["dirichlet"], [0]) if c.method == method)
     train = cell.built(Path("images")).train
     assert train.local_steps is not None
-    assert train.rounds * train.local_steps == 200
+    assert train.rounds * train.local_steps == steps
+
+
+def test_rounds_are_compared_at_one_learning_rate() -> None:
+    configs = [cell.built(Path("images")) for cell in rows.cells(ROUNDS, ["cifar10"], ["dirichlet"], [0])]
+    rates = {round_learning_rate(c.train.optimizer, t, c.train.rounds) for c in configs for t in (1, c.train.rounds)}
+    (whole,) = (c for c in rows.cells(BOARD, ["cifar10"], ["dirichlet"], [0]) if c.method == rows.REFERENCE)
+    train = whole.built(Path("images")).train
+    falling = [round_learning_rate(train.optimizer, t, train.rounds) for t in range(1, train.rounds + 1)]
+    assert list(rates) == pytest.approx([np.mean(falling)])
 
 
 @pytest.mark.parametrize("method", [name for name in BOARD["methods"] if name.startswith("up")])
