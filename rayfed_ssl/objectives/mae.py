@@ -77,7 +77,8 @@ class MAE(Objective):
         encoder = network.patch_encoder
         pixels = patches(view, encoder.patch)  # (B, N, V)
         images, count = pixels.shape[:2]
-        order, shown = random_orders(images, count, draws), shown_count(count, self.config.mask_ratio)
+        order = random_orders(images, count, draws).to(view.device)
+        shown = shown_count(count, self.config.mask_ratio)
         tokens = encoder.tokens(view, order[:, :shown])  # (B, K, dim)
         predicted = network.through("patch_decoder", tokens, order)  # (B, M, V)
         loss = masked_error(predicted, chosen(pixels, order[:, shown:]))

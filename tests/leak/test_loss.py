@@ -200,7 +200,9 @@ def test_an_encoder_that_fits_a_handful_of_images_is_told_by_the_fall_of_its_los
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("method", "score"), [("fedae", True), ("fedbyol", True), ("fedmoco", True), ("flesd", False)])
+@pytest.mark.parametrize(
+    ("method", "score"), [("fedae", True), ("fedmae", True), ("fedbyol", True), ("fedmoco", True), ("flesd", False)]
+)
 def test_methods_that_send_weights_with_heads_have_a_loss(method: str, score: bool, tmp_path: Path) -> None:
     found = leak(finished(tmp_path / "run", method, train__rounds=1, data__limit=260, data__image_size=8), images=24)
     assert {one.field for one in found.findings if one.score == LOSS} == ({UNTRAINED, "weights"} if score else set())
