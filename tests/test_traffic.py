@@ -34,7 +34,18 @@ def traffic(config: RunConfig, folder: Path) -> dict[tuple[int, int, str], dict[
     return found
 
 
-AVERAGING = ["fedavg", "fedsimclr", "fedbyol", "fedmoco", "fedsimsiam", "fedae", "fedmae", "fedpr", "fedavg_sc", "feddecorr"]
+AVERAGING = [
+    "fedavg",
+    "fedsimclr",
+    "fedbyol",
+    "fedmoco",
+    "fedsimsiam",
+    "fedae",
+    "fedmae",
+    "fedpr",
+    "fedavg_sc",
+    "feddecorr",
+]
 AVERAGING += ["fedu", "fedema", "ldawa", "fedu2", "fur"]  # which differ in what clients or the server do with them
 
 

@@ -20,7 +20,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.models.base import Encoder, device_of, probe
+from rayfed_ssl.models.base import Encoder, PatchEncoder, device_of, probe
 from rayfed_ssl.models.fixup import fixup_resnet20
 from rayfed_ssl.models.heads import ModelConfig
 from rayfed_ssl.models.library import LIBRARIES, check_library_name, is_library_name, library_encoder
@@ -200,7 +200,7 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
         raise UserError(
             f"clients.encoders: {name!r} ({origin}) cannot be built for {shape} ({_reason(error)}); mend it there"
         ) from error
-    if origin is not None and (wrong := _wrong(made, channels, image_size)):
+    if origin is not None and (wrong := _wrong(made, channels, image_size, encoder_patch(name, config))):
         raise UserError(f"clients.encoders: {name!r} ({origin}) gives {wrong}")
     return made
 
@@ -220,13 +220,15 @@ def encoder_dim(name: str, config: ModelConfig, image_size: int, channels: int =
             return build_encoder(name, config, image_size, channels).dim
 
 
-def _wrong(made: object, channels: int, image_size: int) -> str:
-    """What is wrong with a third-party encoder; empty where nothing is."""
+def _wrong(made: object, channels: int, image_size: int, patch: int | None) -> str:
+    """What is wrong with a third-party encoder, whose row says ``patch``; empty where nothing is."""
     if not isinstance(made, nn.Module):
         return f"{type(made).__name__}; must be a rayfed_ssl.models.base.Encoder"
     dim = getattr(made, "dim", None)
     if isinstance(dim, bool) or not isinstance(dim, Integral) or int(dim) < 1:
         return f"an encoder with dim={printable(repr(dim), 40)}; must be the number of its features, from 1 on"
+    if patch is not None and not (isinstance(made, PatchEncoder) and made.patch == patch):
+        return f"{type(made).__name__}; must be a rayfed_ssl.models.PatchEncoder with patch={patch}, as its row says"
     if device_of(made).type == "meta":
         return ""  # asked for its size alone
     shape = (2, channels, image_size, image_size)

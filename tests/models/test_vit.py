@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
-from rayfed_ssl.models import ModelConfig, PatchEncoder, build_encoder, build_network
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models import ENCODERS, Family, ModelConfig, PatchEncoder, build_encoder, build_network, load_exported
 from rayfed_ssl.models.base import chosen, patches
 from rayfed_ssl.models.vit import PatchDecoder, VisionTransformer, sine_positions
-from rayfed_ssl.testing.tiny import tiny_run
+from rayfed_ssl.testing.tiny import measured, run_locally, tiny_run
 from tests.tiny import OWN
 
 torch.set_num_threads(1)
@@ -223,6 +225,67 @@ def test_the_decoder_is_the_one_written_out() -> None:
         placed = placed + torch.tensor([position(*divmod(n, 3), 12) for n in range(9)])
         pixels = linear(transformed(placed[None], decoder.blocks), decoder.pixels)[0]
         close(found[i], pixels[order[i, 4:]], rtol=1e-5, atol=1e-5)
+
+
+# -- in runs -----------------------------------------------------------------------------------------------------------
+
+
+WITH_VIT: dict[str, dict[str, object]] = {
+    "fedu": {"method.divergence": "paper"},  # EasyFL's measures convolutions
+    "fedema": {"method.divergence": "paper"},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_it(method: str, tmp_path: Path) -> None:
+    changes = {"clients.encoders": "vit_tiny", "model.patch": 2, "model.width": 0.1, "train.local_steps": 2}
+    config = tiny_run(method, {**OWN.get(method, {}), **changes, **WITH_VIT.get(method, {}), "train.rounds": 1})
+    summary = run_locally(config, tmp_path / "run")
+    assert summary["status"] == "complete"
+    assert all(math.isfinite(value) for value in measured(tmp_path / "run").values())
+    encoder = load_exported(
+        tmp_path / "run", *([] if (tmp_path / "run/encoder/global.json").exists() else ["client-00000"])
+    )
+    assert isinstance(encoder, VisionTransformer) or method in ("flesd", "flesd_cc", "fedmkd")  # a student's
+
+
+class Averages(PatchEncoder):
+    """Somebody's own: a linear layer of each patch by itself."""
+
+    def __init__(self, patch: int, channels: int) -> None:
+        super().__init__()
+        self.patch, self.dim = patch, 8
+        self.layer = nn.Linear(channels * patch**2, 8)
+
+    def tokens(self, images: Tensor, shown: Tensor | None = None) -> Tensor:
+        rows = patches(images, self.patch)
+        tokens: Tensor = self.layer(rows if shown is None else chosen(rows, shown))
+        return tokens
+
+
+@pytest.fixture
+def theirs() -> Iterator[None]:
+    build = Family(lambda config, image_size, channels: Averages(4, channels), minimum=8, patch=lambda config: 4)
+    wrong = Family(lambda config, image_size, channels: Averages(2, channels), minimum=8, patch=lambda config: 4)
+    for name, family in {"averages": build, "mistaken": wrong}.items():
+        ENCODERS.add(name, family, "a test")
+    yield
+    ENCODERS.remove("a test")
+
+
+@pytest.mark.usefixtures("theirs")
+def test_somebodys_own_encoder_of_patches_is_trained(tmp_path: Path) -> None:
+    changes = {**OWN["fedmae"], "clients.encoders": "averages", "model.patch": None, "train.rounds": 1}
+    assert run_locally(tiny_run("fedmae", changes), tmp_path / "run")["status"] == "complete"
+    with pytest.raises(
+        UserError, match=r"^data\.image_size: found 10; encoder 'averages' cuts images into patches of 4 px"
+    ):
+        build_encoder("averages", ModelConfig(), 10)
+    with pytest.raises(
+        UserError, match=r"gives Averages; must be a rayfed_ssl\.models\.PatchEncoder with patch=4, as its"
+    ):
+        build_encoder("mistaken", ModelConfig(), 8)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
