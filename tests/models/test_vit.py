@@ -233,6 +233,7 @@ def test_the_decoder_is_the_one_written_out() -> None:
 WITH_VIT: dict[str, dict[str, object]] = {
     "fedu": {"method.divergence": "paper"},  # EasyFL's measures convolutions
     "fedema": {"method.divergence": "paper"},
+    "ssd": {"model.projector.dim": 48},  # as many as it has features
 }
 
 
