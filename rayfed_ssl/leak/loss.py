@@ -44,6 +44,7 @@ def losses(
     per, rows = objective.views, range(views.shape[1])
     drawn = objective.remember(objective.memory_dim(network.config), draws) if objective.memory else {}
     target = None if objective.config.momentum_target is None else network
+    firsts = range(0, len(views) - per + 1, per)
     began = draws.get_state()
 
     def loss(row: int, first: int) -> Tensor:
@@ -56,7 +57,7 @@ def losses(
 
     def mean(row: int) -> Tensor:
         draws.set_state(began)
-        return torch.stack([loss(row, first) for first in range(0, len(views) - per + 1, per)]).mean()
+        return torch.stack([loss(row, first) for first in firsts]).mean()
 
     return torch.stack([mean(row) for row in rows]).cpu()
 
