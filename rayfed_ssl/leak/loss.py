@@ -30,8 +30,8 @@ def losses(
     """The objective's loss on batches of one image and those beside it: the mean over as many batches as V views make.
 
     The network is its own momentum target, and a memory is a fresh one in each batch; what a step draws, such as masks,
-    is the same for every image. Differs: a client's batches are
-    other members; BatchNorm is in the mode of the ``network``, which should be eval, or the neighbours decide.
+    is the same for every image. Differs: a client's batches are other members; BatchNorm is in the mode of the
+    ``network``, which should be eval, or the neighbours decide.
 
     Args:
         views: (V, n, ..) of images, or what ``network`` takes in their place; V at least ``objective.views``.

@@ -2,7 +2,7 @@
 
 The blocks are torchvision's. Positions are fixed: two-dimensional sines and cosines, as in He et al. 2022 ("Masked
 autoencoders are scalable vision learners") and Beyer et al. 2022 ("Better plain ViT baselines for ImageNet-1k"). So
-there are no buffers, and whatever is learned is a parameter.
+there are no buffers.
 Shapes: B batch, C channels, S image side, P patch side, N patches, (S/P)^2, K of them that are shown, W width.
 """
 
@@ -52,7 +52,7 @@ class VisionTransformer(PatchEncoder):
     """(B, C, S, S) -> (B, dim): the mean of the patches' last tokens.
 
     Differs: no class token. A masked autoencoder's loss does not reach the features of one directly, and He et al. find
-    the mean of the patches as good (appendix A.1); Beyer et al. find it better.
+    the mean of the patches as good (appendix A.1); Beyer et al. take it, too.
     """
 
     def __init__(self, dim: int, layers: int, heads: int, patch: int, channels: int) -> None:

@@ -87,7 +87,7 @@ class Memory:
 
     round: int = 1  # counted from 1
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    draws: torch.Generator | None = None  # of the images' device
+    draws: torch.Generator | None = None  # of this client, round and operation
 
 
 @dataclass(frozen=True)
