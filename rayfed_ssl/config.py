@@ -20,7 +20,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.defaults import as_made, is_of_a_run, replace_objective, with_defaults
 from rayfed_ssl.extensions import Extension
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.models import HEADS, check_options
+from rayfed_ssl.models import HEADS, check_options, check_patches
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
@@ -138,7 +138,11 @@ def _check_heads(config: RunConfig) -> None:
 
 
 def _check_model(config: RunConfig) -> None:
-    """Raise ValueError for a key of the model block that no encoder of the run has, a server's student included."""
+    """Raise ValueError for a key of the model block that no encoder of the run has, a server's student included; and
+    for a client's encoder that the objective cannot train.
+    """
+    if OBJECTIVES[config.objective.name].shows_patches:
+        check_patches(config.clients.architectures, config.model, config.objective.name)
     check_options([*config.clients.architectures, *config.method.server_encoders], config.model)
 
 

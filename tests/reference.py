@@ -256,3 +256,25 @@ def balanced_assignment(scores: ArrayLike, sharpness: float, iterations: int) ->
         r = [1 / columns / sum(w[i][k] * c[i] for i in range(rows)) for k in range(columns)]
         c = [1 / rows / sum(w[i][k] * r[k] for k in range(columns)) for i in range(rows)]
     return np.array([[rows * w[i][k] * c[i] * r[k] for k in range(columns)] for i in range(rows)])
+
+
+def masked_error(images: ArrayLike, masked: ArrayLike, predicted: ArrayLike, side: int) -> float:
+    """He et al. 2022: images (B, C, S, S), numbers (B, M) of masked patches, row by row, and predictions of these
+    (B, M, C side side): squared error of each masked patch's values, less their mean, over their unbiased deviation.
+    """
+    images, predicted = np.asarray(images, float), np.asarray(predicted, float)
+    errors = []
+    for i, numbers in enumerate(np.asarray(masked).tolist()):
+        for j, number in enumerate(numbers):
+            row, column = divmod(number, images.shape[3] // side)
+            values = [
+                images[i, c, row * side + y, column * side + x]
+                for c in range(images.shape[1])
+                for y in range(side)
+                for x in range(side)
+            ]
+            mean = sum(values) / len(values)
+            variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+            for value, guess in zip(values, predicted[i, j], strict=True):
+                errors.append((guess - (value - mean) / math.sqrt(variance + 1e-6)) ** 2)
+    return _mean(errors)

@@ -53,6 +53,11 @@ OWN: dict[str, dict[str, object]] = {
         "method.alignment_batch": 16,
         "participation.fraction": 0.75,
     },
+    "fedmae": {
+        "clients.encoders": "vit_tiny",
+        "model.patch": 2,
+        "model.patch_decoder": {"dim": 8, "layers": 1, "heads": 2},
+    },
     "fedmoco": {"objective.queue": 48},
     "fedema": {"participation.fraction": 0.75, "method.selective": True},
     "ldawa": {"method.warmup": 1},

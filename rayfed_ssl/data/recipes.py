@@ -65,6 +65,7 @@ PRESETS: dict[str, Recipe] = {
     # solo-learn's on CIFAR, from BYOL's (Grill et al. 2020, appendix B) without its blur
     "barlow": replace(SIMCLR, crop_scale=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1), second_solarize_p=0.2),
     "vicreg": replace(SIMCLR, jitter=(0.4, 0.4, 0.2, 0.1), solarize_p=0.1),
+    "mae": Recipe(crop_scale=(0.2, 1.0), flip=True),  # He et al. 2022, official code; CIFAR-10's mean and deviation
     # Orchestra, official code, CIFAR-10
     "orchestra": replace(
         SIMCLR,
@@ -90,7 +91,18 @@ class AugmentConfig(Block):
     """How views are made: a preset, and any of its values replaced; null: the preset's value."""
 
     preset: Literal[
-        "flesd", "flesd_large", "fedsc", "fedca", "easyfl", "fedx", "barlow", "vicreg", "orchestra", "digits", "none"
+        "flesd",
+        "flesd_large",
+        "fedsc",
+        "fedca",
+        "easyfl",
+        "fedx",
+        "barlow",
+        "vicreg",
+        "mae",
+        "orchestra",
+        "digits",
+        "none",
     ] = "fedsc"
     """The recipe of a paper's views, whose values the keys below replace."""
     crop_scale: tuple[Share, Share] | None = None

@@ -133,7 +133,7 @@ class EncoderClient(Generic[Config]):
                 tensors = self.objective.remember(dim, self.generator("memory"))
             else:
                 tensors = {name: torch.tensor(values, device=self.context.device) for name, values in own.items()}
-            self._memory = Memory(self.round, tensors)
+            self._memory = Memory(self.round, tensors, self.generator("draws") if self.objective.draws else None)
         return self._memory
 
     @property
@@ -282,8 +282,8 @@ class EncoderClient(Generic[Config]):
         self.metrics |= {"loss": float(step.total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
 
     def _train_step(self, loss: Loss | None, count: int) -> TrainStep:
-        """The step to take ``count`` times. The objective's alone may be recorded: a method's own loss, or a plug-in,
-        may do what a graph cannot repeat.
+        """The step to take ``count`` times. The objective's alone may be recorded, unless it draws: a method's own
+        loss, or a plug-in, may do what a graph cannot repeat.
         """
         network, target, chosen = self.network, self.target, loss or self.objective_loss()
         parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
@@ -292,7 +292,7 @@ class EncoderClient(Generic[Config]):
             self.config.train.optimizer.clip_norm, lambda: self.objective.after_step(network, target),
             torch.zeros((), device=self.context.device),
         )  # fmt: skip
-        if loss is not None or self.plugins:
+        if loss is not None or self.plugins or self.objective.draws:
             return step
         memory = {} if self.memory is None else self.memory.tensors
         return self.context.step_maker.made(step, self.config.objective.name, count, memory)

@@ -29,30 +29,37 @@ def losses(
 ) -> Tensor:
     """The objective's loss on batches of one image and those beside it: the mean over as many batches as V views make.
 
-    The network is its own momentum target, and a memory is a fresh one in each batch. Differs: a client's batches are
-    other members; BatchNorm is in the mode of the ``network``, which should be eval, or the neighbours decide.
+    The network is its own momentum target, and a memory is a fresh one in each batch; what a step draws, such as masks,
+    is the same for every image. Differs: a client's batches are other members; BatchNorm is in the mode of the
+    ``network``, which should be eval, or the neighbours decide.
 
     Args:
         views: (V, n, ..) of images, or what ``network`` takes in their place; V at least ``objective.views``.
         beside: (V, R, ..) of the adversary's images.
         labels: (n,) and (R,), for objectives that read them.
-        draws: of the fresh memory.
+        draws: of the fresh memory, and of the steps.
     Returns:
         (n,) float64 on the CPU.
     """
     per, rows = objective.views, range(views.shape[1])
     drawn = objective.remember(objective.memory_dim(network.config), draws) if objective.memory else {}
     target = None if objective.config.momentum_target is None else network
+    firsts = range(0, len(views) - per + 1, per)
+    began = draws.get_state()
 
     def loss(row: int, first: int) -> Tensor:
         pick = slice(first, first + per)
         shown = torch.cat([views[pick, row : row + 1], beside[pick]], dim=1).unbind()
         known = None if labels is None else torch.cat([labels[0][row : row + 1], labels[1]])
-        memory = Memory(tensors={name: tensor.clone() for name, tensor in drawn.items()}) if objective.memory else None
+        tensors = {name: tensor.clone() for name, tensor in drawn.items()}
+        memory = Memory(tensors=tensors, draws=draws) if objective.memory else None
         return objective.step(network, Batch(shown, known, target, memory)).loss.double()
 
-    firsts = range(0, len(views) - per + 1, per)
-    return torch.stack([torch.stack([loss(row, first) for first in firsts]).mean() for row in rows]).cpu()
+    def mean(row: int) -> Tensor:
+        draws.set_state(began)
+        return torch.stack([loss(row, first) for first in firsts]).mean()
+
+    return torch.stack([mean(row) for row in rows]).cpu()
 
 
 class _Passing(Encoder):

@@ -53,6 +53,7 @@ METHODS: Table[Method] = Table(
         "fedsimsiam": fedavg.FEDSIMSIAM,
         "fedmoco": fedavg.FEDMOCO,
         "fedae": fedavg.FEDAE,
+        "fedmae": fedavg.FEDMAE,
         "fedpr": fedavg.FEDPR,
         "feddecorr": feddecorr.FEDDECORR,
         "fedu": fedu.FEDU,

@@ -7,7 +7,7 @@ Papers' codes disagree on what is averaged. Here parameters and floating buffers
 ``method.weights: uniform``.
 
 Differs: integer counters (``num_batches_tracked``) neither travel nor are averaged. EasyFL's FedMoCo also sends the key
-encoder, which nobody uses.
+encoder, which nobody uses. In Fed-MAE's code a client keeps its AdamW's state from round to round.
 """
 
 from __future__ import annotations
@@ -66,6 +66,12 @@ class FedAE(Config):
     """FedAvg of an autoencoder, a baseline of FedCA."""
 
     name: Literal["fedae"] = "fedae"
+
+
+class FedMAE(Config):
+    """FedAvg of a masked autoencoder."""
+
+    name: Literal["fedmae"] = "fedmae"
 
 
 class FedPR(Config):
@@ -170,6 +176,7 @@ FEDBYOL = _over(FedBYOL, "byol", "FedAvg with BYOL (Grill 2020)", stateful=True)
 FEDMOCO = _over(FedMoCo, "moco", "FedAvg with MoCo (He 2020; Zhuang 2022)")
 FEDSIMSIAM = _over(FedSimSiam, "simsiam", "FedAvg with SimSiam (Chen 2021; Zhuang 2022)")
 FEDAE = _over(FedAE, "autoencoder", "FedAvg of an autoencoder (baseline of FedCA)", transmits="weights, decoder's too")
+FEDMAE = _over(FedMAE, "mae", "FedAvg of a masked autoencoder (He 2022; Yan 2023)", transmits="weights, decoder's too")
 FEDPR = _over(FedPR, "rotation", "FedAvg with rotation prediction (baseline of FedCA)")
 FEDAVG_SC = _over(
     FedAvgSC, "spectral", "FedAvg with spectral contrast (HaoChen 2021; Jing 2024)", averages_targets=False

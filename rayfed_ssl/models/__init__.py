@@ -1,6 +1,6 @@
 """Encoders, heads and networks; how encoders are exported, loaded and used to start a run."""
 
-from rayfed_ssl.models.base import Encoder
+from rayfed_ssl.models.base import Encoder, PatchEncoder
 from rayfed_ssl.models.encoders import (
     ENCODERS,
     EncoderName,
@@ -9,6 +9,7 @@ from rayfed_ssl.models.encoders import (
     check_encoder,
     check_encoder_name,
     check_options,
+    check_patches,
     encoder_dim,
 )
 from rayfed_ssl.models.exported import describe, load_exported, rebuild
@@ -27,6 +28,7 @@ __all__ = [
     "HeadInputs",
     "ModelConfig",
     "Network",
+    "PatchEncoder",
     "StartConfig",
     "StartReport",
     "build_encoder",
@@ -34,6 +36,7 @@ __all__ = [
     "check_encoder",
     "check_encoder_name",
     "check_options",
+    "check_patches",
     "describe",
     "encoder_dim",
     "load_exported",

@@ -1,4 +1,7 @@
-"""The base of every image encoder: square images to one feature vector each."""
+"""The base of every image encoder: square images to one feature vector each; and of those that see images in patches.
+
+Shapes: B batch, C channels, S image side, P patch side, N patches of an image, (S/P)^2, K of them that are shown.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,38 @@ class Encoder(nn.Module):
     def __call__(self, images: Tensor) -> Tensor:
         features: Tensor = super().__call__(images)
         return features
+
+
+class PatchEncoder(Encoder):
+    """An encoder with a token for each square patch of an image, which can be shown some of them without the others."""
+
+    patch: int  # P, pixels
+
+    def tokens(self, images: Tensor, shown: Tensor | None = None) -> Tensor:
+        """(B, C, S, S) -> (B, N, dim), a token per patch, row by row; of ``shown`` (B, K), indices of patches: (B, K,
+        dim) in their order. Nothing is read of a patch that is not shown.
+        """
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.tokens(images).mean(1)
+        return features
+
+
+def patches(images: Tensor, side: int) -> Tensor:
+    """(B, C, S, S) -> (B, N, C P P), P being ``side``: the images' patches row by row, each channel by channel.
+
+    Raises RuntimeError where ``side`` does not divide S.
+    """
+    batch, channels, size = images.shape[:3]
+    grid = size // side
+    cut = images.reshape(batch, channels, grid, side, grid, side).permute(0, 2, 4, 1, 3, 5)  # (B, S/P, S/P, C, P, P)
+    return cut.flatten(3).flatten(1, 2)
+
+
+def chosen(rows: Tensor, indices: Tensor) -> Tensor:
+    """Of each image's rows (B, N, V) those at ``indices`` (B, K): (B, K, V)."""
+    return rows.gather(1, indices[:, :, None].expand(-1, -1, rows.shape[2]))
 
 
 def device_of(network: nn.Module) -> torch.device:

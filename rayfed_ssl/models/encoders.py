@@ -20,21 +20,25 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.models.base import Encoder, device_of, probe
+from rayfed_ssl.models.base import Encoder, PatchEncoder, device_of, probe
 from rayfed_ssl.models.fixup import fixup_resnet20
 from rayfed_ssl.models.heads import ModelConfig
 from rayfed_ssl.models.library import LIBRARIES, check_library_name, is_library_name, library_encoder
 from rayfed_ssl.models.resnet import resnet
+from rayfed_ssl.models.vit import vit_patch, vit_tiny
 
-OPTIONS = ("dropout", "representation", "channels")  # the keys of the model block that not every encoder has
+OPTIONS = ("dropout", "representation", "channels", "patch")  # the keys of the model block that not every encoder has
 
 
 class Family(NamedTuple):
-    """How to build an encoder (from ``model:``, S and C), the smallest image it takes, which of ``OPTIONS`` it has."""
+    """How to build an encoder (from ``model:``, S and C), the smallest image it takes, which of ``OPTIONS`` it has; and
+    of a ``PatchEncoder`` the side of its patches, which divides S and is smaller.
+    """
 
     build: Callable[[ModelConfig, int, int], Encoder]
     minimum: int
     options: tuple[str, ...] = ()
+    patch: Callable[[ModelConfig], int] | None = None
 
 
 class Stack(Encoder):
@@ -170,7 +174,8 @@ _ROWS = {
     "vgg9": Family(vgg9, minimum=32),
     "alexnet": Family(alexnet, minimum=32),
     "cnn5": Family(cnn5, minimum=32),
-    "fedlinked_cnn": Family(fedlinked_cnn, minimum=8, options=OPTIONS),
+    "fedlinked_cnn": Family(fedlinked_cnn, minimum=8, options=("dropout", "representation", "channels")),
+    "vit_tiny": Family(vit_tiny, minimum=8, options=("patch",), patch=vit_patch),
 }
 ENCODERS: Table[Family] = Table("encoder", "rayfed_ssl.encoders", _ROWS)
 
@@ -195,7 +200,7 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
         raise UserError(
             f"clients.encoders: {name!r} ({origin}) cannot be built for {shape} ({_reason(error)}); mend it there"
         ) from error
-    if origin is not None and (wrong := _wrong(made, channels, image_size)):
+    if origin is not None and (wrong := _wrong(made, channels, image_size, encoder_patch(name, config))):
         raise UserError(f"clients.encoders: {name!r} ({origin}) gives {wrong}")
     return made
 
@@ -215,13 +220,15 @@ def encoder_dim(name: str, config: ModelConfig, image_size: int, channels: int =
             return build_encoder(name, config, image_size, channels).dim
 
 
-def _wrong(made: object, channels: int, image_size: int) -> str:
-    """What is wrong with a third-party encoder; empty where nothing is."""
+def _wrong(made: object, channels: int, image_size: int, patch: int | None) -> str:
+    """What is wrong with a third-party encoder, whose row says ``patch``; empty where nothing is."""
     if not isinstance(made, nn.Module):
         return f"{type(made).__name__}; must be a rayfed_ssl.models.base.Encoder"
     dim = getattr(made, "dim", None)
     if isinstance(dim, bool) or not isinstance(dim, Integral) or int(dim) < 1:
         return f"an encoder with dim={printable(repr(dim), 40)}; must be the number of its features, from 1 on"
+    if patch is not None and not (isinstance(made, PatchEncoder) and made.patch == patch):
+        return f"{type(made).__name__}; must be a rayfed_ssl.models.PatchEncoder with patch={patch}, as its row says"
     if device_of(made).type == "meta":
         return ""  # asked for its size alone
     shape = (2, channels, image_size, image_size)
@@ -262,6 +269,11 @@ def check_encoder(name: str, config: ModelConfig, image_size: int) -> None:
         raise UserError(
             f"data.image_size: {image_size} is too small for encoder {name!r}; allowed: {family.minimum} or more"
         )
+    if family.patch is not None and (image_size % (side := family.patch(config)) or image_size == side):
+        raise UserError(
+            f"data.image_size: found {image_size}; encoder {name!r} cuts images into patches of {side} px; allowed: a "
+            f"multiple of {side} from {2 * side} on"
+        )
 
 
 def check_options(names: Iterable[str], config: ModelConfig) -> None:
@@ -273,6 +285,23 @@ def check_options(names: Iterable[str], config: ModelConfig) -> None:
         if (value := getattr(config, key)) is not None and key not in has:
             owners = " or ".join(name for name, family in ENCODERS.items() if key in family.options)
             raise ValueError(f"model.{key}: found {value}; allowed: null, or an encoder that has it ({owners})")
+
+
+def encoder_patch(name: str, config: ModelConfig) -> int | None:
+    """The side of an encoder's patches, in pixels; None: it is no ``PatchEncoder``."""
+    patch = _family(name).patch
+    return None if patch is None else patch(config)
+
+
+def check_patches(names: Iterable[str], config: ModelConfig, objective: str) -> None:
+    """Raise ValueError for an encoder that cannot be shown some of an image's patches, as the objective needs."""
+    for name in names:
+        if encoder_patch(name, config) is None:
+            able = ", ".join(known for known, family in ENCODERS.items() if family.patch is not None)
+            raise ValueError(
+                f"clients.encoders: found '{name}'; the objective {objective} shows the encoder some of an image's "
+                f"patches; allowed: {able}"
+            )
 
 
 def _family(name: str) -> Family:

@@ -6,9 +6,9 @@ Shapes: B batch, D embedding.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from torch import nn
 
 from rayfed_ssl.base.choice import Short
@@ -55,6 +55,25 @@ def _named_head(value: Any) -> Any:
 Head = Annotated[HeadConfig, BeforeValidator(_named_head), Short(lambda: HEAD_SHAPES)]
 
 
+class PatchDecoderConfig(Block):
+    """The transformer that reconstructs masked patches (``mae``). The defaults are to ``vit_tiny`` what He et al. 2022
+    take for their encoder: half as wide, a third as deep, heads of 32.
+    """
+
+    dim: Annotated[PositiveInt, Field(multiple_of=4)] = 96
+    """Width of its tokens, a multiple of 4."""
+    layers: PositiveInt = 4
+    """Blocks."""
+    heads: PositiveInt = 3
+    """Of each block's attention; they share the width evenly."""
+
+    @model_validator(mode="after")
+    def _even(self) -> Self:
+        if self.dim % self.heads:
+            raise ValueError(f"heads: found {self.heads}; must divide dim={self.dim}")
+        return self
+
+
 class StartConfig(Block):
     """Values that replace the encoder's initial ones; null: none. A path alone is short for ``{path: PATH}``."""
 
@@ -99,6 +118,10 @@ class ModelConfig(Block):
     start: Start | None = None
     prototypes: PositiveInt = 512
     """K, prototypes of projections (SwAV, DINO)."""
+    patch: Annotated[int, Field(ge=2)] | None = None
+    """Side of ``vit_tiny``'s patches, in pixels; null: 4."""
+    patch_decoder: PatchDecoderConfig = PatchDecoderConfig()
+    """The decoder of masked patches (``mae``)."""
 
     def scaled(self, channels: int) -> int:
         """``channels`` times ``width``, rounded, at least 4."""

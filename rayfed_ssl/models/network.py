@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
-from rayfed_ssl.models.base import Encoder
+from rayfed_ssl.models.base import Encoder, PatchEncoder
 from rayfed_ssl.models.decoder import Decoder
-from rayfed_ssl.models.encoders import build_encoder
+from rayfed_ssl.models.encoders import build_encoder, encoder_patch
 from rayfed_ssl.models.heads import ModelConfig, mlp
+from rayfed_ssl.models.vit import PatchDecoder
 
 ROTATIONS = 4  # 0, 90, 180, 270 degrees
 
@@ -34,6 +35,7 @@ class HeadInputs:
     channels: int  # of the images
     classes: int | None  # of the data, or of the client's own task
     objective: Block | None  # the run's ``objective:`` block, where a third-party head has its keys
+    patch: int | None = None  # the side of the encoder's patches, in pixels; None: it cannot be shown some of them
 
 
 Builder = Callable[[HeadInputs], nn.Module]
@@ -87,9 +89,15 @@ def _decoder(inputs: HeadInputs) -> nn.Module:
     return Decoder(inputs.dim, inputs.config, inputs.image_size, inputs.channels)
 
 
+def _patch_decoder(inputs: HeadInputs) -> nn.Module:
+    if inputs.patch is None:
+        raise ValueError("a decoder of patches needs an encoder that sees images in patches")
+    return PatchDecoder(inputs.dim, inputs.config, inputs.patch, inputs.channels)
+
+
 class Network(nn.Module):
     """Encoder f -> projector g (-> calibration) -> predictor p, with optional prototypes of projections, classifier,
-    rotation heads (of features, or of projections) and decoder, or third-party heads.
+    rotation heads (of features, or of projections), decoder and decoder of patches, or third-party heads.
 
     A head is the attribute of its name in ``HEADS``. One that was not asked for is None; the method that needs it says
     so.
@@ -124,6 +132,13 @@ class Network(nn.Module):
         """h = f(x): (B, C, S, S) -> (B, dim)."""
         return self.encoder(images)
 
+    @property
+    def patch_encoder(self) -> PatchEncoder:
+        """The encoder, where it can be shown some of an image's patches. Raises RuntimeError where it cannot."""
+        if not isinstance(self.encoder, PatchEncoder):
+            raise RuntimeError(f"encoder {self.encoder_name!r} cannot be shown some of an image's patches")
+        return self.encoder
+
     def project_features(self, features: Tensor) -> Tensor:
         """g(h): (B, dim) -> (B, D), with the calibration layer where there is one."""
         z = self.through("projector", features)
@@ -148,12 +163,12 @@ class Network(nn.Module):
         """Logits of the four quarter turns, from projections: (B, C, S, S) -> (B, 4)."""
         return self.through("projected_rotation", self.project(images))
 
-    def through(self, head: str, inputs: Tensor) -> Tensor:
+    def through(self, head: str, *inputs: Tensor) -> Tensor:
         """What one of ``HEADS`` makes of its inputs. Raises RuntimeError where it was not asked for."""
         module = getattr(self, head, None)
         if module is None:
             raise RuntimeError(f"this network was built without a {head}")
-        outputs: Tensor = module(inputs)
+        outputs: Tensor = module(*inputs)
         return outputs
 
 
@@ -179,6 +194,7 @@ HEADS: Table[Builder] = Table(
         "rotation": _rotation,
         "projected_rotation": _projected_rotation,
         "decoder": _decoder,
+        "patch_decoder": _patch_decoder,
     },
     _wrong,
 )
@@ -217,7 +233,8 @@ def build_network(
         wanted.add("calibration")
     order = in_order(wanted)
     network = Network(encoder, build_encoder(encoder, config, image_size, channels), config, image_size, channels)
-    inputs = HeadInputs(network.dim, config, image_size, channels, classes, objective)
+    patch = encoder_patch(encoder, config)
+    inputs = HeadInputs(network.dim, config, image_size, channels, classes, objective, patch)
     for name in order:
         head = HEADS[name](inputs)
         if not isinstance(head, nn.Module):

@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
     ``projections`` has one (B, D) tensor per view; it is empty for objectives without a projector. ``features`` has
     what the encoder made of each of the same views, (B, H): of no other images that the loss also reads (rotation: of
-    each turn). A plug-in that needs features refuses a step that gives none.
+    each turn; mae: of the patches shown). A plug-in that needs features refuses a step that gives none.
     """
 
     loss: Tensor
@@ -82,11 +82,12 @@ class Memory:
     """What an objective knows beyond its batch. It belongs to one client and one operation; ``step`` may change it.
 
     ``tensors`` are the objective's own, by name, such as a queue. They come from :meth:`Objective.remember`, or from
-    the client's last round where :attr:`Objective.keeps_memory`.
+    the client's last round where :attr:`Objective.keeps_memory`. ``draws`` is there where :attr:`Objective.draws`.
     """
 
     round: int = 1  # counted from 1
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    draws: torch.Generator | None = None  # of this client, round and operation
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,12 @@ class Objective:
 
     memory: ClassVar[bool] = False
     """Whether ``step`` needs a :class:`Memory`."""
+
+    draws: ClassVar[bool] = False
+    """Whether ``step`` draws from its memory's generator. Such a step is never recorded as a CUDA graph."""
+
+    shows_patches: ClassVar[bool] = False
+    """Whether it shows the encoder some of an image's patches, and so needs a ``PatchEncoder``."""
 
     minimum_batch: ClassVar[int] = 2
     """The smallest batch that can be trained. 2: BatchNorm has no variance over one row."""

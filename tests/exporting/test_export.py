@@ -129,7 +129,8 @@ def test_torchscript_gives_the_same_features(exported: Path, expected: torch.Ten
 
 
 @pytest.mark.parametrize(
-    ("name", "channels", "width"), [("timm/test_vit", 1, 1), ("fixup_resnet20", 3, 0.1), ("vgg9", 3, 0.1)]
+    ("name", "channels", "width"),
+    [("timm/test_vit", 1, 1), ("vit_tiny", 1, 0.1), ("fixup_resnet20", 3, 0.1), ("vgg9", 3, 0.1)],
 )
 def test_other_architectures_and_grey_images_export_too(
     name: str, channels: int, width: float, encoder: RunEncoder, tmp_path: Path

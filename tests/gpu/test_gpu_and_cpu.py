@@ -38,19 +38,20 @@ def _full_float32() -> Iterator[None]:
 
 
 def loss_and_gradient(objective: str, device: str) -> tuple[Tensor, Tensor]:
-    """Of one batch of 16 images, with BatchNorm, from the run's first weights."""
-    method = "fedavg_supervised" if objective == "supervised" else "fedavg"
+    """Of one batch of 16 images, with BatchNorm where the encoder has it, from the run's first weights."""
+    method = {"supervised": "fedavg_supervised", "mae": "fedmae"}.get(objective, "fedavg")
     settings = tiny(method, objective__name=objective, resources__device=device)
-    context = ProcessContext(settings, load_federation(settings))
-    network, rule = context.network("small_cnn_bn"), context.objective
-    unpack(context.initial("small_cnn_bn"), network)
+    context, encoder = ProcessContext(settings, load_federation(settings)), settings.clients.encoder(0)
+    network, rule = context.network(encoder), context.objective
+    unpack(context.initial(encoder), network)
     target = copy.deepcopy(network).requires_grad_(False)
     draws = generator("gpu", objective)
     views = [torch.randn(16, 3, 8, 8, generator=draws) for _ in range(rule.views)]
     memory = None
     if rule.memory:
         tensors = rule.remember(rule.memory_dim(settings.model), generator("gpu", "memory"))
-        memory = Memory(2, {name: tensor.to(context.device) for name, tensor in tensors.items()})
+        there = {name: tensor.to(context.device) for name, tensor in tensors.items()}
+        memory = Memory(2, there, generator("gpu", "draws") if rule.draws else None)
     labels = (torch.arange(16) % 10).to(context.device) if rule.labelled else None
     moved = tuple(view.to(context.device, memory_format=torch.channels_last) for view in views)
     with forked("gpu", objective):

@@ -156,6 +156,26 @@ def test_each_batch_has_its_image_first_its_label_and_a_fresh_memory() -> None:
     assert found.dtype == torch.float64
 
 
+class Drawing(Marked):
+    """A loss of nothing but what is drawn."""
+
+    draws: ClassVar[bool] = True
+
+    def step(self, network: Network, batch: Batch) -> Step:
+        assert batch.memory is not None
+        assert batch.memory.draws is not None
+        return Step(torch.rand((), generator=batch.memory.draws), ())
+
+
+def test_what_a_step_draws_is_the_same_for_every_image_and_another_in_each_of_its_batches() -> None:
+    labels = torch.zeros(2), torch.zeros(3)
+    views, beside = torch.zeros(7, 2, 2), torch.zeros(7, 3, 2)
+    draws, same = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    found = losses(Drawing(MarkedConfig()), Bare(), views, beside, labels, draws)  # type: ignore[arg-type]
+    expected = torch.stack([torch.rand((), generator=same) for _ in range(3)]).double().mean()
+    torch.testing.assert_close(found, expected.expand(2))
+
+
 def areas_of(findings: Sequence[Finding]) -> dict[tuple[str, str], list[AucEstimate]]:
     found: dict[tuple[str, str], list[AucEstimate]] = {}
     for one in findings:
@@ -200,7 +220,9 @@ def test_an_encoder_that_fits_a_handful_of_images_is_told_by_the_fall_of_its_los
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("method", "score"), [("fedae", True), ("fedbyol", True), ("fedmoco", True), ("flesd", False)])
+@pytest.mark.parametrize(
+    ("method", "score"), [("fedae", True), ("fedmae", True), ("fedbyol", True), ("fedmoco", True), ("flesd", False)]
+)
 def test_methods_that_send_weights_with_heads_have_a_loss(method: str, score: bool, tmp_path: Path) -> None:
     found = leak(finished(tmp_path / "run", method, train__rounds=1, data__limit=260, data__image_size=8), images=24)
     assert {one.field for one in found.findings if one.score == LOSS} == ({UNTRAINED, "weights"} if score else set())

@@ -132,7 +132,7 @@ def test_targets_are_averaged_where_weights_are(method: str) -> None:
 
 
 NAMED = {"fedsimclr": "simclr", "fedbyol": "byol", "fedmoco": "moco", "fedsimsiam": "simsiam", "fedavg_sc": "spectral",
-         "fedae": "autoencoder", "fedpr": "rotation"}  # fmt: skip
+         "fedae": "autoencoder", "fedmae": "mae", "fedpr": "rotation"}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", NAMED)

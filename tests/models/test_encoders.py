@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.models import ENCODERS, ModelConfig, build_encoder, encoder_dim
-from rayfed_ssl.models.encoders import OPTIONS
+from rayfed_ssl.models.encoders import OPTIONS, encoder_patch
 from rayfed_ssl.models.resnet import Projection
 from rayfed_ssl.testing.tiny import tiny_run
 from tests.tiny import OWN
@@ -44,6 +44,12 @@ def test_output_shape_or_a_clear_refusal(name: str, size: int) -> None:
         assert name in text
         assert str(minimum) in text
         assert "\n" not in text
+        return
+    if (patch := encoder_patch(name, THIN)) is not None and size % patch:
+        with pytest.raises(
+            UserError, match=rf"^data\.image_size: found {size}; encoder '{name}' .* multiple of {patch} "
+        ):
+            build_encoder(name, THIN, size)
         return
     encoder = build_encoder(name, THIN, size)
     features = encoder(torch.randn(2, 3, size, size))
@@ -102,8 +108,18 @@ COUNTS = {
     + 2 * (64 + 128 + 256)
     + 256 * 4 * 4 * 256
     + 256,
+    # timm publishes 5,717,416 for deit_tiny_patch16_224: less its classifier, positions, class token, and its patches,
+    # of 16 pixels in place of 4
+    "vit_tiny": 5_717_416 - 193_000 - 197 * 192 - 192 - 3 * 192 * (16**2 - 4**2),
 }
-DIMS = {"alexnet": 4096, "cnn5": 2048, "resnet50": 2048, "resnet50_imagenet": 2048, "fedlinked_cnn": 256}
+DIMS = {
+    "alexnet": 4096,
+    "cnn5": 2048,
+    "resnet50": 2048,
+    "resnet50_imagenet": 2048,
+    "fedlinked_cnn": 256,
+    "vit_tiny": 192,
+}
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -171,7 +187,9 @@ def test_thin_resnets_train_in_the_format_that_clients_train_in() -> None:
     assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("name", ["small_cnn", "fixup_resnet20", "fedlinked_cnn", "vgg9", "alexnet", "cnn5"])
+@pytest.mark.parametrize(
+    "name", ["small_cnn", "fixup_resnet20", "fedlinked_cnn", "vgg9", "alexnet", "cnn5", "vit_tiny"]
+)
 def test_without_batch_norm_a_sample_is_encoded_by_itself(name: str) -> None:
     encoder = build_encoder(name, THIN, 32).eval()
     assert not any(isinstance(m, nn.modules.batchnorm._NormBase) for m in encoder.modules())
@@ -288,14 +306,15 @@ def test_unknown_encoder_names_the_choices_and_the_closest() -> None:
 @pytest.mark.parametrize("key", OPTIONS)
 def test_a_setting_that_no_encoder_of_the_run_has_is_refused(key: str) -> None:
     given = {f"model.{key}": 0.5 if key == "dropout" else 8, "clients.count": 2}
+    (owner,) = [name for name, family in ENCODERS.items() if key in family.options]
     for student in ({}, {"method.student": "small_cnn"}):
         changes = {**OWN["flesd"], **given, **student, "clients.encoders": "small_cnn_bn"}
-        with pytest.raises(UserError, match=rf"model\.{key}: found [\d.]+; allowed: null, .*\(fedlinked_cnn\)"):
+        with pytest.raises(UserError, match=rf"model\.{key}: found [\d.]+; allowed: null, .*\({owner}\)"):
             tiny_run("flesd", changes)
-    for mixed in ({"clients.encoders": ["small_cnn", "fedlinked_cnn"]}, {"method.student": "fedlinked_cnn"}):
+    for mixed in ({"clients.encoders": ["small_cnn", owner]}, {"method.student": owner}):
         config = tiny_run("flesd", {**OWN["flesd"], "method.student": "small_cnn", **given, **mixed})
-        names = {config.clients.encoder(c) for c in range(2)} | {"fedlinked_cnn"}
+        names = {config.clients.encoder(c) for c in range(2)} | {owner}
         built = {name: build_encoder(name, config.model, 16) for name in names}
-        plain = build_encoder("fedlinked_cnn", ModelConfig(width=config.model.width), 16)
-        assert repr(built["fedlinked_cnn"]) != repr(plain)
+        plain = build_encoder(owner, ModelConfig(width=config.model.width), 16)
+        assert repr(built[owner]) != repr(plain)
         assert len(built) == 2

@@ -23,20 +23,28 @@ from rayfed_ssl.models import HEADS, HeadConfig, HeadInputs, ModelConfig, Networ
 from rayfed_ssl.models.decoder import Decoder
 from rayfed_ssl.models.encoders import build_encoder
 from rayfed_ssl.models.heads import mlp
+from rayfed_ssl.models.vit import PatchDecoder
 from rayfed_ssl.objectives import OBJECTIVES, Batch, Objective, Step
 from rayfed_ssl.objectives import base as objectives
 from tests.tiny import tiny
 
 torch.set_num_threads(1)
 MODEL = ModelConfig(width=0.25, projector=HeadConfig(hidden=(12,), dim=6, batch_norm="hidden"), prototypes=2)
-EXTRA = {"byol turned": {"projector", "predictor", "projected_rotation"}, "every head": set(HEADS) - {"calibration"}}
+EXTRA = {
+    "byol turned": {"projector", "predictor", "projected_rotation"},
+    "every head": set(HEADS) - {"calibration", "patch_decoder"},
+}
 NEEDED = {name: set(objective.heads) for name, objective in OBJECTIVES.items()} | EXTRA
+
+
+def encoder_under(heads: Any) -> str:
+    return "vit_tiny" if "patch_decoder" in heads else "small_cnn"
 
 
 def network_of(heads: Any, calibration: int | None = None) -> Network:
     with forked(3, "heads"):
         model = MODEL.model_copy(update={"calibration": calibration})
-        return build_network("small_cnn", model, 16, heads=heads, classes=5)
+        return build_network(encoder_under(heads), model, 16, heads=heads, classes=5)
 
 
 def digest_of(network: Network) -> str:
@@ -65,7 +73,8 @@ BEFORE = {
     "supervised": ("528bfd88096e9b83", "528bfd88096e9b83"),
     "byol turned": ("6301ff1294b55c06", "f6f9539dd9e53752"),
     "every head": ("8a4b11573a752b57", "20777e1001d5b620"),
-}  # of commit 8dd08f2, when every head was an ``if``: without a calibration layer, and with one
+    "mae": ("ba2aa1f02411c2f9", "ba2aa1f02411c2f9"),
+}  # of commit 8dd08f2, when every head was an ``if``: without a calibration layer, and with one; mae's, of when it came
 
 
 @pytest.mark.parametrize("name", BEFORE)
@@ -75,16 +84,16 @@ def test_initial_values_are_those_from_before_there_was_a_table(name: str) -> No
 
 def test_the_digests_are_of_every_objective() -> None:
     assert BEFORE.keys() >= {name for name in OBJECTIVES if OBJECTIVES.origin(name) is None}
-    assert len({one for both in BEFORE.values() for one in both}) == 13
+    assert len({one for both in BEFORE.values() for one in both}) == 14
 
 
 @pytest.mark.parametrize("calibration", [None, 5])
 @pytest.mark.parametrize("name", NEEDED)
 def test_initial_values_are_drawn_head_by_head_in_the_papers_order(name: str, calibration: int | None) -> None:
-    """To the bit: encoder, projector, calibration, predictor, prototypes, classifier, rotation, projected, decoder."""
+    """To the bit: encoder, projector, calibration, predictor, prototypes, classifier, rotation, projected, decoders."""
     heads, d = NEEDED[name], calibration or 6
     with forked(3, "heads"):
-        parts: dict[str, nn.Module] = {"encoder": build_encoder("small_cnn", MODEL, 16)}
+        parts: dict[str, nn.Module] = {"encoder": build_encoder(encoder_under(heads), MODEL, 16)}
         dim = parts["encoder"].dim
         if "projector" in heads:
             parts["projector"] = mlp(dim, MODEL.projector)
@@ -103,6 +112,8 @@ def test_initial_values_are_drawn_head_by_head_in_the_papers_order(name: str, ca
             parts["projected_rotation"] = nn.Linear(d, 4)
         if "decoder" in heads:
             parts["decoder"] = Decoder(dim, MODEL, 16, 3)
+        if "patch_decoder" in heads:
+            parts["patch_decoder"] = PatchDecoder(dim, MODEL, 4, 3)
     expected = nn.ModuleDict(parts)
     network = network_of(heads, calibration)
     assert layout_of(network) == layout_of(expected)
@@ -210,7 +221,8 @@ def test_a_builder_that_makes_no_module_is_one_line() -> None:
 @pytest.mark.usefixtures("added")
 def test_a_head_that_nobody_brings_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scaled, "heads", frozenset({"scalar"}))
-    there = "projector, calibration, predictor, prototypes, classifier, rotation, projected_rotation, decoder, scaler"
+    there = "projector, calibration, predictor, prototypes, classifier, rotation, projected_rotation, decoder, "
+    there += "patch_decoder, scaler"
     with pytest.raises(UserError) as refused:
         config_of()
     assert str(refused.value) == (

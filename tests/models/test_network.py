@@ -114,8 +114,10 @@ def test_predictor_of_another_dimension_is_refused() -> None:
 
 
 def test_heads_asked_for_and_no_others() -> None:
-    network = build_network("small_cnn", THIN, 16, heads=HEADS.keys() - {"calibration"}, classes=5)
+    network = build_network("vit_tiny", THIN, 16, heads=HEADS.keys() - {"calibration"}, classes=5)
     h = network.represent(IMAGES)
+    order = torch.arange(16).expand(4, -1)
+    assert network.through("patch_decoder", h[:, None], order).shape == (4, 15, 48)
     assert network.through("classifier", h).shape == (4, 5)
     assert network.through("rotation", h).shape == network.classify_projected_rotation(IMAGES).shape == (4, 4)
     assert network.through("decoder", h).shape == IMAGES.shape

@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.federated.method import anything, projecting, unlabelled
 from rayfed_ssl.leak.loss import taking_features
-from rayfed_ssl.models import HeadConfig, ModelConfig
+from rayfed_ssl.models import HeadConfig, ModelConfig, PatchEncoder
+from rayfed_ssl.models import base as encoders
 from rayfed_ssl.models.network import HEADS
 from rayfed_ssl.objectives import (
     OBJECTIVES,
@@ -36,7 +37,7 @@ torch.set_num_threads(1)
 close = torch.testing.assert_close
 CLASSES, DIM, PROTOTYPES = 3, 5, 7
 MODEL = ModelConfig(projector=HeadConfig(dim=DIM), prototypes=PROTOTYPES)
-PIXELS = {"autoencoder", "rotation"}  # what they read beside features
+PIXELS = {"autoencoder", "rotation", "mae"}  # what they read beside features
 
 
 class TinyNetwork(nn.Module):
@@ -70,9 +71,39 @@ class TinyNetwork(nn.Module):
         return outputs.unflatten(1, (3, 4, 4)) if head == "decoder" else outputs
 
 
-def tiny(seed: int = 0) -> Any:
+class TinyPatchEncoder(PatchEncoder):
+    """A token of each 2 x 2 patch by itself."""
+
+    patch, dim = 2, 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(12, 8), nn.ReLU())
+
+    def tokens(self, images: Tensor, shown: Tensor | None = None) -> Tensor:
+        rows = encoders.patches(images, 2)
+        return self.layers(rows if shown is None else encoders.chosen(rows, shown))
+
+
+class TinyPatchNetwork(TinyNetwork):
+    """The network contract in miniature, of an encoder that can be shown some patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = self.patch_encoder = TinyPatchEncoder()
+        self.patch_decoder = nn.Linear(8, 12)
+
+    def through(self, head: str, *inputs: Tensor) -> Tensor:
+        if head != "patch_decoder":
+            return super().through(head, *inputs)
+        tokens, order = inputs
+        masked = order.shape[1] - tokens.shape[1]
+        return self.patch_decoder(tokens.mean(1, keepdim=True)).expand(-1, masked, -1)
+
+
+def tiny(seed: int = 0, *, patched: bool = False) -> Any:
     with forked(seed, "tiny network"):
-        return TinyNetwork()
+        return TinyPatchNetwork() if patched else TinyNetwork()
 
 
 def views(count: int, size: int = 6) -> tuple[Tensor, ...]:
@@ -84,14 +115,15 @@ def objective(name: str, **options: Any) -> Any:
 
 
 def memory(of: Any, round: int = 2) -> Memory | None:
-    return Memory(round, of.remember(of.memory_dim(MODEL), generator("memory"))) if of.memory else None
+    draws = generator("draws") if of.draws else None
+    return Memory(round, of.remember(of.memory_dim(MODEL), generator("memory")), draws) if of.memory else None
 
 
 def arguments(of: Any, size: int = 6) -> tuple[Any, Batch]:
     """network, batch"""
     labels = torch.arange(size) % CLASSES if of.labelled else None
     target = None if of.config.momentum_target is None else tiny(1)
-    return tiny(), Batch(views(of.views, size), labels, target, memory(of))
+    return tiny(patched=of.shows_patches), Batch(views(of.views, size), labels, target, memory(of))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -103,8 +135,9 @@ def test_step_gives_a_loss_that_reaches_the_encoder(name: str) -> None:
     assert [z.shape for z in projections] == [(6, DIM)] * (chosen.views if "projector" in chosen.heads else 0)
     loss.backward(retain_graph=True)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.encoder.parameters())
-    used = {head for head in ("projector", "predictor", "prototypes", "classifier", "rotation", "decoder")
-            if next(getattr(network, head).parameters()).grad is not None}  # fmt: skip
+    there = ("projector", "predictor", "prototypes", "classifier", "rotation", "decoder", "patch_decoder")
+    used = {head for head in there
+            if hasattr(network, head) and next(getattr(network, head).parameters()).grad is not None}  # fmt: skip
     assert used == chosen.heads
     if projections:  # a plug-in's term on the projections must reach the encoder, too
         network.zero_grad()
@@ -112,7 +145,7 @@ def test_step_gives_a_loss_that_reaches_the_encoder(name: str) -> None:
         assert all(p.grad.abs().sum() > 0 for p in network.encoder[1].parameters())
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [n for n, of in OBJECTIVES.items() if not of.shows_patches])
 def test_step_gives_the_encoders_features_of_its_views_and_of_nothing_else(name: str) -> None:
     """In eval mode, where an image's features do not depend on what goes through the network with it."""
     chosen = objective(name)
@@ -177,10 +210,13 @@ def test_networks_have_the_heads_that_objectives_ask_for() -> None:
 
 def test_what_objectives_need_is_asked_of_them() -> None:
     assert set(filter(anything, OBJECTIVES)) - set(filter(unlabelled, OBJECTIVES)) == {"supervised"}
-    assert set(OBJECTIVES) - set(filter(projecting, OBJECTIVES)) == {"autoencoder", "rotation", "supervised"}
+    assert set(OBJECTIVES) - set(filter(projecting, OBJECTIVES)) == {"autoencoder", "mae", "rotation", "supervised"}
     rules = {name: objective.block().momentum_target for name, objective in OBJECTIVES.items()}
     assert {name: rule for name, rule in rules.items() if rule} == {"byol": "local", "moco": "reset", "dino": "local"}
-    assert [name for name, objective in OBJECTIVES.items() if objective.memory] == ["moco", "swav", "nnclr", "dino"]
+    remembering = ["moco", "swav", "nnclr", "dino", "mae"]
+    assert [name for name, objective in OBJECTIVES.items() if objective.memory] == remembering
+    assert [name for name, objective in OBJECTIVES.items() if objective.draws] == ["mae"]
+    assert [name for name, objective in OBJECTIVES.items() if objective.shows_patches] == ["mae"]
     assert {name: set(o.target_heads) for name, o in OBJECTIVES.items() if o.target_heads != {"projector"}} == {
         "dino": {"projector", "prototypes"}
     }
