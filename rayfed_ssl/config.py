@@ -154,6 +154,17 @@ def _check_data(config: RunConfig) -> None:
             f"augment.pad: found {pad}; images of {data.image_size} x {data.image_size} can be reflected by less; "
             f"allowed: below {data.image_size}"
         )
+    for key in ("mean", "std"):
+        given = getattr(config.augment, key)
+        if given is not None and len(given) not in (3, data.channels):
+            many = "3" if data.channels == 3 else f"3 or data.channels={data.channels}"
+            raise ValueError(f"augment.{key}: found {len(given)} values; allowed: {many}")
+    other = config.evaluation.transfer.data
+    if other is not None and "transfer" in config.evaluation.protocols and other.channels != data.channels:
+        raise ValueError(
+            f"evaluation.transfer.data.channels: found {other.channels}; encoders of this run read {data.channels}, "
+            f"data.channels; allowed: {data.channels}"
+        )
     if config.uses_public and data.public.source == "none" and data.tasks is None:
         allowed = "client 0, source" if data.partition.natural else "client 0, share, source"
         raise ValueError(f"data.public.source: {config.method.name} needs public images; allowed: {allowed}")

@@ -5,7 +5,8 @@ batch, ``augment`` is both. Each operation is a pure function of float images in
 agrees with its namesake in ``torchvision.transforms.v2.functional``; a sample an operation was not drawn for carries
 the neutral parameter (factor 1, shift 0, sigma 0, False) and keeps its bits. Nothing here waits for the device.
 
-Shapes: B images in a batch, N = views * B samples, H height, W width, C channels (3; 1 for grey, which has no hue).
+Shapes: B images in a batch, N = views * B samples, H height, W width, C channels: 3; 1 for grey, which has no hue; of
+any other number each is a band. Bands have no colours: saturation, hue and grey leave them as they are.
 
 Differs from torchvision: the order of the jitter operations is random per call, not per image; blur uses the full
 Gaussian (radius 3 sigma_max). Crops come from images at the run's size: they only enlarge; antialiasing never arises.
@@ -23,7 +24,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.recipes import RATIO, WHOLE, Pair, Recipe
+from rayfed_ssl.data.images import are_bands
+from rayfed_ssl.data.recipes import RATIO, WHOLE, Pair, Recipe, per_channel
 
 TRIES = 10  # RandomResizedCrop falls back on the centre crop after so many misfits
 GRAY_WEIGHTS = (0.2989, 0.587, 0.114)  # ITU-R 601-2 luma, the digits torchvision uses
@@ -175,8 +177,8 @@ def flip(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def _luma(images: Tensor) -> Tensor:
-    """(N, 3, H, W) to its grey values (N, 1, H, W); images of one channel are theirs."""
-    if images.shape[1] == 1:
+    """(N, 3, H, W) to its grey values (N, 1, H, W); images of one channel, and bands, are theirs."""
+    if images.shape[1] != 3:
         return images
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     return (red * GRAY_WEIGHTS[0]).add_(green, alpha=GRAY_WEIGHTS[1]).add_(blue, alpha=GRAY_WEIGHTS[2])
@@ -188,12 +190,16 @@ def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the image's mean grey value: factor * image + (1 - factor) * mean, clipped; ``factor`` (N,)."""
+    """Blend with the image's mean grey value, of bands with the mean of all: factor * image + (1 - factor) * mean,
+    clipped; ``factor`` (N,).
+    """
     return torch.lerp(_luma(images).mean(dim=(1, 2, 3), keepdim=True), images, _each(factor)).clamp_(0.0, 1.0)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the grey image: factor * image + (1 - factor) * grey, clipped; ``factor`` (N,)."""
+    if are_bands(images.shape[1]):
+        return images
     return torch.lerp(_luma(images), images, _each(factor)).clamp_(0.0, 1.0)
 
 
@@ -204,7 +210,7 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     hue's distance from red is ((V - R) + (G - m) + (B - m)) / 6S turns, on green's side where G >= B; the way back is
     V - S clamp(2 - 6 |d|, 0, 1), d being the distance in turns from the hue opposite to the channel wanted.
     """
-    if images.shape[1] == 1:
+    if images.shape[1] != 3:
         return images
     red, green, blue = images.unbind(dim=1)
     largest = torch.maximum(torch.maximum(red, green), blue)
@@ -227,6 +233,8 @@ JITTER = dict(zip(("brightness", "contrast", "saturation", "hue"), _ADJUST, stri
 
 def grayscale(images: Tensor, mask: Tensor) -> Tensor:
     """The samples in ``mask`` (N,) with all channels replaced by the grey value."""
+    if are_bands(images.shape[1]):
+        return images
     return torch.lerp(images, _luma(images), _each(mask).to(images.dtype))
 
 
@@ -256,19 +264,21 @@ def solarize(images: Tensor, mask: Tensor) -> Tensor:
     return _chosen(mask, torch.minimum(images, 1 - images), images)
 
 
-def normalize_(images: Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
-    """(images - mean) / std per channel, in place; images of one channel take the means of the three."""
-    if images.shape[1] == 1:
-        mean, std = (sum(mean) / 3,) * 3, (sum(std) / 3,) * 3
+def normalize_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """(images - mean) / std per channel, in place; of another number of channels than values, by the values' means."""
+    mean, std = (per_channel(values, images.shape[1]) for values in (mean, std))
     for channel in range(images.shape[1]):
         images[:, channel].sub_(mean[channel]).div_(std[channel])
     return images
 
 
 def _memory_format(pixels: Tensor) -> torch.memory_format:
-    """The layout to keep; raises TypeError unless ``pixels`` is (B, C, H, W) uint8."""
-    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
-        raise TypeError(f"pixels are {tuple(pixels.shape)} {pixels.dtype}; expected (B, 3 or 1, H, W) torch.uint8")
+    """The layout to keep; raises TypeError unless ``pixels`` is (B, C, H, W) uint8, and where it seems to
+    be (B, H, W, C) of 1 or 3 channels.
+    """
+    last = pixels.ndim == 4 and are_bands(pixels.shape[1]) and not are_bands(pixels.shape[3])
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or last:
+        raise TypeError(f"pixels are {tuple(pixels.shape)} {pixels.dtype}; expected (B, C, H, W) torch.uint8")
     return torch.channels_last if pixels.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
 
 

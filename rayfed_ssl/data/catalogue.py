@@ -88,7 +88,7 @@ def catalogued(config: SourceConfig, key: str = "data", id_column: str | None = 
     if id_column is not None:
         raise UserError(f"--id: found {printable(id_column)!r}; {config.name} has no columns, allowed: nothing")
     if config.name == "arrays":
-        return _of_arrays(existing(config, key), config.columns, key)
+        return _of_arrays(existing(config, key), config, key)
     if config.name == "imagefolder":
         return _of_folder(existing(config, key), config, key)
     return _of_source(config, key)
@@ -127,9 +127,9 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
     return Catalogue(labels, tuple(printable(name) for name in names) or None, splits, read, tuple(notes))
 
 
-def _of_arrays(path: Path, columns: Columns, key: str) -> Catalogue:
-    columns = columns.model_copy(update={"client": None, "group": None})  # nobody asks whose images are
-    arrays = open_arrays(path, columns, key)
+def _of_arrays(path: Path, config: SourceConfig, key: str) -> Catalogue:
+    columns = config.columns.model_copy(update={"client": None, "group": None})  # nobody asks whose images are
+    arrays = open_arrays(path, columns, key, config.channels)
     found = read_beside(arrays, [*arrays.images], columns, key)
     splits = tuple((split, len(images)) for split, images in arrays.images.items() if split != WHOLE)
 

@@ -2,9 +2,10 @@
 
 Noise, blur, brightness and contrast are those of Hendrycks and Dietterich 2019 (CIFAR-10-C) at five severities; blur
 is scaled with the image size, of which theirs is 32. Rotation is about the centre, by 15 degrees per severity, with
-black corners. The only randomness, the noise, comes from the generator a caller addresses.
+black corners. The only randomness, the noise, comes from the generator a caller addresses. Images may have any number
+of channels: brightness raises the largest of a pixel's, and all others by the same factor.
 
-Shape legend: H height, W width, C channels (1 or 3).
+Shape legend: H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -73,5 +74,7 @@ def _bytes(values: NDArray[np.float64]) -> Pixels:
 
 
 def _filtered(pixels: Pixels, change: Callable[[Image.Image], Image.Image]) -> Pixels:
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    return np.asarray(change(image)).reshape(pixels.shape)
+    if pixels.shape[2] == 3:
+        return np.asarray(change(Image.fromarray(pixels)))
+    channels = (np.ascontiguousarray(pixels[..., channel]) for channel in range(pixels.shape[2]))
+    return np.stack([np.asarray(change(Image.fromarray(channel))) for channel in channels], axis=2)

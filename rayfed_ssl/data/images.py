@@ -1,6 +1,6 @@
 """The data set as all other code sees it: one uint8 array per split, with labels, class names, clients and groups.
 
-Shape legend: N images, H height, W width, C channels (1 or 3).
+Shape legend: N images, H height, W width, C channels: 1 of grey images, 3 of colours, else bands.
 Pixels are usually a read-only view of a memory-mapped file (see ``pixels.store``).
 """
 
@@ -25,9 +25,20 @@ NONE_HELD_OUT = (
 )
 """What is wrong with labelled images without a test split of which none could be held out."""
 
+MOST_BANDS = 64
+"""So many channels an image may have."""
+
 Payload = bytes | Path | NDArray[np.generic] | None
 """An image before decoding: an encoded file's bytes or path, or pixels, (H, W) or (H, W, C), of C = 1, 3 or 4 channels
-as uint8, or 1 or 3 of more bits, whose range is scaled like that of a file; None if it is missing."""
+as uint8, or 1 or 3 of more bits, whose range is scaled like that of a file; of bands (``are_bands``) any C of them at
+any depth; None if it is missing."""
+
+
+def are_bands(channels: int) -> bool:
+    """Whether images of so many channels are neither grey nor colours: each channel is a band, such as a satellite's,
+    and none is transparency.
+    """
+    return channels not in (1, 3)
 
 
 class BadImage(Exception):
@@ -88,7 +99,8 @@ class Dataset:
     ``names`` (split -> (n,) text) is what each image is called: its file, from the root of the data, or the row of a
     Parquet file. ``train_digests`` gives (N,) a number for the pixels of each training image, as it was decoded.
     ``grey``: whether all images of both splits are grey, though they have three channels. ``range`` is the (lowest,
-    highest) value that images of more than 8 bits were scaled by, of percentiles what they are; None: each by its own.
+    highest) value that images of more than 8 bits were scaled by, of percentiles what they are, of bands perhaps one of
+    each; None: each by its own.
     """
 
     name: str
@@ -102,7 +114,7 @@ class Dataset:
     names: Mapping[str, pa.StringArray] = field(default_factory=dict)
     train_digests: Callable[[], NDArray[np.uint64]] = lambda: np.empty(0, np.uint64)
     grey: bool = False
-    range: tuple[float, float] | None = None
+    range: tuple[float, float] | tuple[tuple[float, float], ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ class Recipe:
     blur_p: float = 0.0
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize_p: float = 0.0
-    mean: tuple[float, float, float] = CIFAR10_MEAN
-    std: tuple[float, float, float] = CIFAR10_STD
+    mean: tuple[float, ...] = CIFAR10_MEAN
+    std: tuple[float, ...] = CIFAR10_STD
     crop_ratio: Pair = RATIO  # width / height of a random resized crop
     second_blur_p: float | None = None  # of the second view; None: as of the others
     second_solarize_p: float | None = None  # likewise
@@ -46,6 +46,13 @@ class Recipe:
     @property
     def jitters(self) -> bool:
         return self.jitter_p > 0 and any(self.jitter)
+
+
+def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """A mean or deviation for each channel: ``values`` where there are so many, else their mean for all, such as that
+    of a preset's three for grey images and for bands.
+    """
+    return values if len(values) == channels else (sum(values) / len(values),) * channels
 
 
 # SimCLR's views at colour strength 1; each paper's recipe says what differs
@@ -112,11 +119,11 @@ class AugmentConfig(Block):
     flip: bool | None = None
     """Whether views are mirrored with probability 1/2."""
     jitter: tuple[Strength, Strength, Strength, Annotated[float, Field(ge=0, le=0.5)]] | None = None
-    """Strengths of brightness, contrast, saturation and hue."""
+    """Strengths of brightness, contrast, saturation and hue; of grey images and of bands the last two do nothing."""
     jitter_p: Probability | None = None
     """Probability of the jitter."""
     gray_p: Probability | None = None
-    """Probability of a grey view."""
+    """Probability of a grey view, of colours alone."""
     blur_p: Probability | None = None
     """Probability of a Gaussian blur."""
     blur_sigma: tuple[Positive, Positive] | None = None
@@ -127,10 +134,12 @@ class AugmentConfig(Block):
     """Probability of a blur in the second view of an image, where it is another than ``blur_p``."""
     second_solarize_p: Probability | None = None
     """Probability that values above 1/2 are inverted in the second view, where it is another than ``solarize_p``."""
-    mean: tuple[float, float, float] | None = None
-    """Subtracted from each channel."""
-    std: tuple[Positive, Positive, Positive] | None = None
-    """Each channel is divided by it."""
+    mean: tuple[float, ...] | None = Field(None, min_length=1)
+    """Subtracted from each channel: three values, or one for each of ``data.channels``. Of three for another number of
+    channels, such as a preset's, the mean is taken for all.
+    """
+    std: tuple[Positive, ...] | None = Field(None, min_length=1)
+    """Each channel is divided by it; likewise."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -11,8 +11,9 @@ entry point of the group ``rayfed_ssl.sources``:
     SCANS = SourceKind(open_scans, reads=frozenset({"path"}))
 
 A cache file's name holds a digest of the source's files (their content up to 256 MiB in all, beyond that their relative
-paths, sizes and modification times) and of every setting that changes the pixels. Images become RGB or grey squares of
-``image_size``: the central square, or what ``fit`` says, resized with an antialiased bilinear filter (see ``decode``).
+paths, sizes and modification times) and of every setting that changes the pixels. Images become squares of
+``image_size``, RGB, grey or of as many bands as ``channels`` says: the central square, or what ``fit`` says, resized
+with an antialiased bilinear filter (see ``decode``).
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range
-from rayfed_ssl.data.decoding.decode import MOST_PIXELS, Background, Fit, ImageForm
+from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, allowed_instead, as_lists, in_pairs
+from rayfed_ssl.data.decoding.decode import MOST_PIXELS, Background, ImageForm
 from rayfed_ssl.data.decoding.dicom import installed
-from rayfed_ssl.data.decoding.formats import HEIC_HERE
-from rayfed_ssl.data.images import Dataset, Images, Listing, Scaling, Source
+from rayfed_ssl.data.decoding.formats import HEIC_HERE, TIFFFILE_HERE
+from rayfed_ssl.data.decoding.squares import Fit
+from rayfed_ssl.data.images import MOST_BANDS, Dataset, Images, Listing, Scaling, Source, are_bands
 from rayfed_ssl.data.pixels.cache_names import add_files, root_of
 from rayfed_ssl.data.pixels.copies import kept_copies
 from rayfed_ssl.data.pixels.digests import kept_digests
@@ -106,12 +108,12 @@ class SourceConfig(Block):
     """What transparent pixels are laid on. Dark drawings on a transparent ground need ``white`` or ``grey`` (128): on
     ``black`` nothing is seen of them.
     """
-    channels: Literal[1, 3] = 3
-    """3: RGB; 1: grey."""
-    range: tuple[float, float] | Literal["percentiles"] | None = None
-    """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield;
-    ``percentiles``: the 0.5th and 99.5th of their training images' pixels; null: each is scaled by its own window where
-    a DICOM file has one, else by its own smallest and largest value.
+    channels: int = Field(3, ge=1, le=MOST_BANDS)
+    """3: RGB; 1: grey; else so many bands, as in arrays and TIFF, of which none is a colour or transparency."""
+    range: Annotated[Range | Ranges | Literal["percentiles"] | None, BeforeValidator(in_pairs)] = None
+    """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield; of bands
+    for all, or a list of one each; ``percentiles``: the 0.5th and 99.5th of training pixels, of bands each its own;
+    null: each image's own, of DICOM its window; not for colours and bands.
     """
     on_bad_image: Literal["fail", "skip"] = "fail"
     """Whether images that cannot be decoded end the run, all of them named up to 20, or are left out and named."""
@@ -139,13 +141,23 @@ class SourceConfig(Block):
             if getattr(self, key) != type(self).model_fields[key].default:
                 others = ", ".join(name for name, kind in SOURCES.items() if key in kind.reads)
                 raise ValueError(f"{key}: found a value; {self.name} reads none; allowed with name: {others}")
-        if isinstance(self.range, tuple) and not self.range[0] < self.range[1]:
-            raise ValueError(f"range: found {list(self.range)}; allowed: [low, high] with low < high")
+        if are_bands(self.channels) and not SOURCES[self.name].bands:
+            others = ", ".join(name for name, kind in SOURCES.items() if kind.bands)
+            raise ValueError(f"channels: found {self.channels}; {self.name} has 1 or 3; more with name: {others}")
+        if isinstance(self.range, tuple) and (allowed := allowed_instead(self.range, self.channels)):
+            raise ValueError(f"range: found {as_lists(self.range)}; allowed: {allowed}")
         return self
 
     @property
     def limits(self) -> dict[str, int | None]:
         return {"train": self.limit, "test": self.test_limit}
+
+
+def in_channels(config: SourceConfig, channels: int, key: str) -> SourceConfig:
+    """The block that reads the images with so many channels. Raises UserError where its source has no such images."""
+    if are_bands(channels) and not SOURCES[config.name].bands:
+        raise UserError(f"{key}.name: found {config.name}, which has no images of {channels} bands, as the run's are")
+    return config.model_copy(update={"channels": channels})
 
 
 OPTIONAL_KEYS = frozenset({"path", "layout", "group", "columns", "revision", "test_split", "download"})
@@ -159,11 +171,12 @@ class SourceKind:
 
     ``open(config, cache, key)`` returns the images' ``Source`` and raises UserError, with ``key.path: ..`` and the like
     in front, for whatever the user can mend. ``reads`` are the keys of ``OPTIONAL_KEYS`` it uses: the others are
-    refused.
+    refused. ``bands``: whether its images may have other numbers of channels than 1 and 3.
     """
 
     open: Callable[[SourceConfig, Path, str], Source]
     reads: frozenset[str] = frozenset({"path"})
+    bands: bool = True
 
 
 def _digits(config: SourceConfig, cache: Path, key: str) -> Source:
@@ -197,7 +210,7 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
 
 def _arrays(config: SourceConfig, cache: Path, key: str) -> Source:
     ranged, path = config.range is not None, existing(config, key)
-    return arrays_source(path, config.limits, key, config.columns, config.test_split, ranged)
+    return arrays_source(path, config.limits, key, config.columns, config.test_split, ranged, config.channels)
 
 
 def _table(config: SourceConfig, cache: Path, key: str) -> Source:
@@ -213,12 +226,12 @@ def _torchvision(config: SourceConfig, cache: Path, key: str) -> Source:
     return torchvision_source(config.name, root, config.download, config.limits, key)
 
 
-TORCHVISION = SourceKind(_torchvision, frozenset({"path", "download"}))
+TORCHVISION = SourceKind(_torchvision, frozenset({"path", "download"}), bands=False)
 SOURCES = Table(
     "data source",
     "rayfed_ssl.sources",
     {
-        "digits": SourceKind(_digits, frozenset()),
+        "digits": SourceKind(_digits, frozenset(), bands=False),
         "parquet": SourceKind(_parquet, frozenset({"path", "columns", "test_split"})),
         "hub": SourceKind(_hub, frozenset({"path", "columns", "revision", "test_split", "download"})),
         "imagefolder": SourceKind(_imagefolder, frozenset({"path", "layout", "group"})),
@@ -294,7 +307,8 @@ def load(
     scaling = _scaling(config, by, counts, key, range_may_be_unused)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    misfits = misfitting([stored.misfits for stored in found.values()], outside_of(by, key), key)
+    outside, bands = outside_of(by, key), are_bands(config.channels)
+    misfits = misfitting([stored.misfits for stored in found.values()], outside, key, bands=bands)
     range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
     one_colour = plain_notes(found, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)
@@ -355,12 +369,12 @@ def _none_of(images: Images) -> Images:
 
 
 def _scaling(
-    config: SourceConfig, by: Range | None, counts: Mapping[str, int], key: str, range_may_be_unused: bool
+    config: SourceConfig, by: Range | Ranges | None, counts: Mapping[str, int], key: str, range_may_be_unused: bool
 ) -> Scaling | None:
     """What was done to images of more than 8 bits. Raises UserError for a range that is given in vain."""
     scaling = scaled(counts, by, key, config.range == PERCENTILES)
     if scaling is None and by is not None and not range_may_be_unused:
-        raise UserError(f"{key}.range: found {list(by)}, but no image has more than 8 bits; allowed: null")
+        raise UserError(f"{key}.range: found {as_lists(by)}, but no image has more than 8 bits; allowed: null")
     return scaling
 
 
@@ -378,6 +392,8 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
         settings["dicom"] = installed()  # without them such images were left out
     if config.on_bad_image == "skip" and HEIC_HERE:
         settings["heic"] = True
+    if config.on_bad_image == "skip" and are_bands(config.channels):
+        settings["tifffile"] = TIFFFILE_HERE
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     add_files(digest, source, key)
     return digest.hexdigest()

@@ -22,6 +22,7 @@ from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
@@ -33,6 +34,7 @@ from rayfed_ssl.records.tables import OTHERS, SKIPPED
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
 HOME = "rayfed-ssl"
+COLOURS = {1: "grey", 3: "RGB"}  # by the number of channels
 Value = float | Mapping[str, float | None] | None  # of a summary: one, or a client's each
 
 
@@ -76,11 +78,12 @@ def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: floa
 
 def _introduction(encoder: RunEncoder) -> str:
     config, side = encoder.config, encoder.transform.image_size
-    colour = "grey" if encoder.transform.channels == 1 else "RGB"
+    channels = encoder.transform.channels
+    images = f"images of {channels} bands and" if are_bands(channels) else f"{COLOURS[channels]} images of"
     labels = "labels" if OBJECTIVES[config.objective.name].labelled else "no labels"
     return (
-        f"An image encoder, `{encoder.architecture}`: {encoder.module.dim} features of {colour} images of {side} x "
-        f"{side} px. It was trained by federated learning with {HOME}: method `{config.method.name}` "
+        f"An image encoder, `{encoder.architecture}`: {encoder.module.dim} features of {images} {side} x {side} "
+        f"px. It was trained by federated learning with {HOME}: method `{config.method.name}` "
         f"({METHODS[config.method.name].info.paper}), objective `{config.objective.name}`, which reads {labels}."
     )
 
@@ -106,7 +109,7 @@ def _training(encoder: RunEncoder, summary: Mapping[str, Any]) -> Iterator[tuple
     yield "config", f"`{config.name}`"
     yield "data", _data(config)
     for said in scalings(read_json(encoder.run / "environment.json") or {}):
-        yield "grey values", said
+        yield "values" if are_bands(encoder.transform.channels) else "grey values", said
     split = config.data.partition
     yield "partition", _block(split.model_dump(mode="json", exclude=set(split.files), exclude_none=True))
     if config.data.tasks is not None:

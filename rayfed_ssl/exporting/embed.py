@@ -40,7 +40,7 @@ from rayfed_ssl.data.pixels.copies import of_one_colour
 from rayfed_ssl.data.pixels.notes import of_table
 from rayfed_ssl.data.pixels.store import Traits
 from rayfed_ssl.data.readers.folders.images import has_client_folders
-from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.sources import SourceConfig, in_channels
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.process_context import resolve_device
 from rayfed_ssl.models.transform import HIGH_BIT_DEPTH, as_input, in_yaml
@@ -188,6 +188,8 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Cata
         assert block.path is not None
         if has_client_folders(Path(block.path).expanduser(), KEY):
             block = block.model_copy(update={"layout": "clients"})
+    if "channels" not in block.model_fields_set:
+        block = in_channels(block, encoder.transform.channels, KEY)
     said = block.model_dump(mode="json", exclude_defaults=True)
     with columns_in_block({"name": block.name, **said}):
         return catalogued(block, KEY, id_column), block

@@ -25,12 +25,13 @@ from typing import Any
 from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.exporting import standalone
 from rayfed_ssl.exporting.card import UNKNOWN, card
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.exporting.programs import FEATURES, IMAGES, check_installed, write_export, write_onnx, write_torchscript
 from rayfed_ssl.exporting.use import use_of
-from rayfed_ssl.models.transform import as_input
+from rayfed_ssl.models.transform import Transform, as_input
 
 VALUES = "model.safetensors"
 LARGE = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.pt2 filter=lfs diff=lfs merge=lfs -text\n"
@@ -105,7 +106,7 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
                 shutil.copyfile(encoder.file.values, place / VALUES)
                 shutil.copyfile(standalone.__file__, place / "encoder.py")
             if chosen.hub:
-                if encoder.transform.fit != "pad":  # which none of transformers' words says
+                if _has_words(encoder.transform):
                     write_json(place / "preprocessor_config.json", _preprocessor(encoder), within=place)
                 (place / ".gitattributes").write_text(LARGE, encoding="utf-8")
             text = card(encoder, use_of(encoder, form), licence, difference)
@@ -192,6 +193,11 @@ def _config(encoder: RunEncoder, form: ExportFormat) -> dict[str, object]:
 def _pixels(encoder: RunEncoder) -> tuple[int, int, int]:
     side = encoder.transform.image_size
     return side, side, encoder.transform.channels
+
+
+def _has_words(transform: Transform) -> bool:
+    """Whether transformers' image processors can say what the transform does: they neither pad so nor take bands."""
+    return transform.fit != "pad" and not are_bands(transform.channels)
 
 
 def _preprocessor(encoder: RunEncoder) -> dict[str, object]:

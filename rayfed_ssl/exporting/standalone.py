@@ -2,10 +2,10 @@
 
 import encoder                                    # this file, where it is a folder's encoder.py
 model = encoder.load()
-squares = encoder.square("photo.jpg")[None]       # a file or Pillow image -> uint8 (1, S, S, C)
+squares = encoder.square("photo.jpg")[None]       # a file or Pillow image; of bands an array -> uint8 (1, S, S, C)
 features = model(encoder.normalised(squares))     # (1, dim)
 
-Shapes: B images, S the encoder's image side, C its channels (3; 1 for grey).
+Shapes: B images, S the encoder's image side, C its channels (3; 1 for grey; any other number are bands).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def described(folder: Path | str = HERE) -> dict[str, Any]:
 
 def square(image: Any, folder: Path | str = HERE) -> Tensor:
     """A file or a Pillow image as (S, S, C) uint8, grey or RGB, as in the training: its central square, or, by ``fit``
-    of the input, all of it padded or stretched to a square.
+    of the input, all of it padded or stretched to a square. Of bands a tensor or NumPy array (H, W, C), of 8 bits or of
+    more, which are scaled to 0..255 by ``range_of_deep_images``, one range or one of each band.
 
     The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
     eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
@@ -48,10 +49,13 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
 
     Raises:
         ValueError: such an image holds NaN or infinity; or it is a colour image of 16 bits a channel, and the run was
-            not given the full range.
+            not given the full range; or it is no array of the encoder's bands, or one of more than 8 bits, and the run
+            was given no range.
     """
     config = described(folder)
     side, channels = config["image_size"], config["channels"]
+    if channels not in (1, 3):
+        return _square_of_bands(image, config)
     mode = "L" if channels == 1 else "RGB"
     image = _reduced(image, mode, 2 * side)
     value_range = config["input"].get("range_of_deep_images")
@@ -62,6 +66,37 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     if image.size != (side, side):
         image = _fitted(image, side, config["input"].get("fit", "crop"))
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, channels)
+
+
+def _square_of_bands(pixels: Any, config: dict[str, Any]) -> Tensor:
+    """Bands (H, W, C), of any depth, as (S, S, C) uint8; each as an image of one channel."""
+    from PIL.Image import frombytes
+
+    side, channels, value_range = config["image_size"], config["channels"], config["input"].get("range_of_deep_images")
+    found = "a file or a Pillow image" if not hasattr(pixels, "shape") else f"an array {tuple(pixels.shape)}"
+    if len(getattr(pixels, "shape", ())) != 3 or pixels.shape[2] != channels:
+        raise ValueError(f"{found}; the encoder takes an array (H, W, {channels})")
+    values = torch.as_tensor(pixels)
+    if values.dtype != torch.uint8 and value_range is None:
+        raise ValueError(f"bands of {values.dtype}, and the encoder's run had none of more than 8 bits")
+    squares = []
+    for number in range(channels):
+        band = values[..., number]
+        if band.dtype != torch.uint8:
+            low, high = value_range[number] if isinstance(value_range[0], list) else value_range
+            band = _scaled(band.double(), low, high, found)
+        image = frombytes("L", (values.shape[1], values.shape[0]), bytes(band.flatten().tolist()))
+        image = image if image.size == (side, side) else _fitted(image, side, config["input"].get("fit", "crop"))
+        squares.append(torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side))
+    return torch.stack(squares, dim=-1)
+
+
+def _scaled(values: Tensor, low: float, high: float, called: str) -> Tensor:
+    """(low, high) as 0..255, what lies beyond clipped: uint8. Raises ValueError for NaN and infinity."""
+    if not torch.isfinite(values).all():
+        raise ValueError(f"{called} that holds NaN or infinity")
+    step = 255 / (high - low) if low < high else 0.0
+    return ((values.clamp(low, high) - low) * step).round().to(torch.uint8)
 
 
 def _fitted(image: Any, side: int, fit: str) -> Any:
@@ -139,10 +174,7 @@ def _to_eight_bits(image: Any, value_range: list[float] | None, *, white_is_zero
     whole, kind = (image, torch.float32) if image.mode == "F" else (image.convert("I"), torch.int32)
     values = torch.frombuffer(bytearray(whole.tobytes()), dtype=kind).double()
     low, high = (float(values.min()), float(values.max())) if value_range is None else value_range
-    if not torch.isfinite(values).all():
-        raise ValueError(f"an image of mode {image.mode} that holds NaN or infinity")
-    step = 255 / (high - low) if low < high else 0.0
-    scaled = ((values.clamp(low, high) - low) * step).round().to(torch.uint8)
+    scaled = _scaled(values, low, high, f"an image of mode {image.mode}")
     return frombytes("L", image.size, bytes((255 - scaled if white_is_zero else scaled).tolist()))
 
 
@@ -150,7 +182,6 @@ def normalised(pixels: Tensor, folder: Path | str = HERE) -> Tensor:
     """uint8 (B, S, S, C) -> float32 (B, C, S, S), scaled to [0, 1], minus the mean, over the deviation."""
     config = described(folder)
     mean, std = (torch.tensor(config["input"][key], dtype=torch.float64) for key in ("mean", "std"))
-    if config["channels"] == 1:
-        mean, std = mean.mean(), std.mean()
+    mean, std = (value if len(value) == config["channels"] else value.mean() for value in (mean, std))
     mean, std = (value.to(torch.float32).view(1, -1, 1, 1).to(pixels.device) for value in (mean, std))
     return (pixels.permute(0, 3, 1, 2).to(torch.float32) / 255 - mean) / std

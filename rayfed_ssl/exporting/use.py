@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from rayfed_ssl.data.decoding.bit_depth import Range, Ranges, is_one, pairs_of
+from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.exporting.encoders import RunEncoder
 
 SQUARE = """An image, turned as its EXIF orientation says, first becomes {square} of {side} x {side} px,
 {colour}, resized with an antialiased bilinear filter. Grey images of more than 8 bits are scaled to 0..255 before that,
 by {range}: Pillow's `convert("RGB")` would clip them."""
+
+BANDS = """An array (H, W, {channels}) of the bands first becomes {square} of {side} x {side} px, each band
+resized with an antialiased bilinear filter. Bands of more than 8 bits are scaled to 0..255 before that, by {range}."""
 
 TORCH = """With PyTorch alone, beside `encoder.py`:
 
@@ -15,7 +20,7 @@ import torch
 import encoder
 
 model = encoder.load()
-pixels = torch.zeros(1, {side}, {side}, {channels}, dtype=torch.uint8)  # encoder.square(image)[None] of a Pillow image
+pixels = torch.zeros(1, {side}, {side}, {channels}, dtype=torch.uint8)  # encoder.square(image)[None] of {image}
 features = model(encoder.normalised(pixels))  # (1, {dim})
 ```
 
@@ -62,11 +67,20 @@ TEXTS = {"torch": TORCH, "hub-folder": TORCH, "onnx": ONNX, "torchscript": TORCH
 def use_of(encoder: RunEncoder, form: str) -> str:
     """Markdown: code that loads an exported folder from within it and gives it an image."""
     side, channels = encoder.transform.image_size, encoder.transform.channels
-    said = {"side": side, "channels": channels, "dim": encoder.module.dim}
-    colour = "grey" if channels == 1 else "RGB"
-    value_range = encoder.transform.range
-    scaled_by = "each one's own smallest and largest value"
-    if value_range is not None:
-        scaled_by = f"the range {value_range[0]:g} to {value_range[1]:g}"
+    image = f"an array (H, W, {channels})" if are_bands(channels) else "a Pillow image"
+    said = {"side": side, "channels": channels, "dim": encoder.module.dim, "image": image}
     square = SQUARES[encoder.transform.fit]
-    return f"{TEXTS[form].format(**said)}\n\n{SQUARE.format(side=side, colour=colour, range=scaled_by, square=square)}"
+    if are_bands(channels):
+        prepared = BANDS.format(side=side, channels=channels, range=_ranges(encoder.transform.range), square=square)
+    else:
+        colour, scaled_by = "grey" if channels == 1 else "RGB", _ranges(encoder.transform.range)
+        prepared = SQUARE.format(side=side, colour=colour, range=scaled_by, square=square)
+    return f"{TEXTS[form].format(**said)}\n\n{prepared}"
+
+
+def _ranges(range: Range | Ranges | None) -> str:
+    """By what images of more than 8 bits were scaled, in words."""
+    if range is None:
+        return "each one's own smallest and largest value"
+    words = [f"{low:g} to {high:g}" for low, high in pairs_of(range)]
+    return f"the range {words[0]}" if is_one(range) else f"the ranges {', '.join(words)} of the bands in their order"

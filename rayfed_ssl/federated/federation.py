@@ -21,7 +21,7 @@ from rayfed_ssl.data import partition as partitions
 from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
 from rayfed_ssl.data.holdout import leaves_too_few, stratified_share
-from rayfed_ssl.data.images import Dataset, Images, Scaling
+from rayfed_ssl.data.images import Dataset, Images, Scaling, are_bands
 from rayfed_ssl.data.partition_base import NaturalClients, Partition
 from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
 from rayfed_ssl.data.sources import SourceConfig
@@ -237,6 +237,8 @@ def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.n
 
 def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:
     """Public images of another source, in the size and channels of the run's own."""
+    if are_bands(config.data.channels):
+        source = sources.in_channels(source, config.data.channels, PUBLIC)
     found = sources.load(source, cache, PUBLIC, ("train",))
     if found.train.pixels.shape[1:] == train.pixels.shape[1:]:
         return found

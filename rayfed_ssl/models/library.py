@@ -2,6 +2,8 @@
 
 Only architectures are taken. Values are drawn afresh, nothing is downloaded; ``model.start`` loads values. The
 classifier is left out: images (B, C, S, S) become the features (B, dim) that it would have read. ``model.width`` is 1.
+Of more than three channels the first convolution of torchvision's networks draws the weights of the others anew, as
+widely spread as those of the first three.
 
 Below 96 px two families get a stem for small images; all others keep the library's:
 
@@ -224,12 +226,17 @@ def _drop_classifier(network: nn.Module) -> None:
 
 
 def _first_convolution(network: nn.Module, channels: int) -> None:
-    """Let the first convolution read so many channels; it keeps its initial values of as many of its first."""
+    """Let the first convolution read so many channels; it keeps its initial values of as many of its first. Those of
+    further ones are drawn from the normal distribution with the deviation of the ones kept.
+    """
     name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
     window: dict[str, Any] = {key: getattr(first, key) for key in ("kernel_size", "stride", "padding")}
     replacement = nn.Conv2d(channels, first.out_channels, bias=first.bias is not None, **window)
     with torch.no_grad():
-        replacement.weight.copy_(first.weight[:, :channels])
+        kept = first.weight[:, :channels]
+        replacement.weight[:, : kept.shape[1]].copy_(kept)
+        if channels > kept.shape[1]:
+            replacement.weight[:, kept.shape[1] :].normal_(std=float(kept.std()))
         if first.bias is not None and replacement.bias is not None:
             replacement.bias.copy_(first.bias)
     parent, _, attribute = name.rpartition(".")

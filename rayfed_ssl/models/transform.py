@@ -1,10 +1,11 @@
 """An encoder's transform: turns PIL images, arrays and files into the float tensor that the encoder takes.
 
 Images, also DICOM files, are decoded as for training: the central square, or what ``data.fit`` says, resized with an
-antialiased bilinear filter, grey or RGB. They are scaled to [0, 1] and normalised with the run's mean and deviation. A
-file gives the bits that the run's own evaluation saw.
+antialiased bilinear filter, grey, RGB or bands. They are scaled to [0, 1] and normalised with the run's mean and
+deviation. A file gives the bits that the run's own evaluation saw.
 
-Shapes: B images, H and W an image's sides, C channels (3; 1 for grey), S the run's image side.
+Shapes: B images, H and W an image's sides, C channels (3; 1 for grey; else bands), S the run's image
+side.
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.decoding.bit_depth import PERCENTILES
-from rayfed_ssl.data.decoding.decode import Background, Fit, ImageForm, decode, decode_opened
-from rayfed_ssl.data.images import BadImage
-from rayfed_ssl.data.recipes import Recipe
+from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, as_lists, is_one
+from rayfed_ssl.data.decoding.decode import Background, ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.squares import Fit
+from rayfed_ssl.data.images import BadImage, are_bands
+from rayfed_ssl.data.recipes import Recipe, per_channel
 from rayfed_ssl.data.sources import SourceConfig
 
 OneImage = Image.Image | NDArray[np.generic] | bytes | Path | str
-"""A Pillow image; pixels, uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16 or float32 (H, W); an encoded file's bytes or
-path."""
+"""A Pillow image; pixels, uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16 or float32 (H, W), of bands (H, W, C) of any
+of these types; an encoded file's bytes or path."""
 
 ALLOWED = (
     "a Pillow image, a file's bytes or path, or an array: uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or uint16, "
     "float32 or float64 (H, W)"
 )
+ALLOWED_BANDS = "an array (H, W, {channels}), as the encoder has {channels} bands, or such a file's bytes or path"
 # keys of the json beside an encoder: of images of more than 8 bits, the range, and whether its run had any
 RANGE, HIGH_BIT_DEPTH = "range_of_deep_images", "deep_images"
 WORDS = {"fit": get_args(Fit), "background": get_args(Background)}  # likewise, with what each may be
@@ -62,11 +65,23 @@ def _check_array(pixels: NDArray[Any], position: int) -> None:
     raise UserError(f"image {position}: found an array of {dtype} {shape}; must be {ALLOWED}{hint}")
 
 
-def as_input(config: SourceConfig, range: tuple[float, float] | None) -> dict[str, Any]:
+def _check_bands(pixels: NDArray[Any], channels: int, position: int) -> None:
+    """Raise UserError for an array that is no image of so many bands."""
+    shape, dtype = pixels.shape, pixels.dtype
+    depth = dtype == np.uint8 or (dtype.kind in "iuf" and dtype.name not in (*NO_PIXELS, "int8"))
+    if pixels.ndim == 3 and shape[2] == channels and depth and min(shape):
+        return
+    first = pixels.ndim == 3 and shape[0] == channels
+    hint = "; channels come last: image.transpose(1, 2, 0)" if first else ""
+    allowed = ALLOWED_BANDS.format(channels=channels)
+    raise UserError(f"image {position}: found an array of {dtype.name} {shape}; must be {allowed}{hint}")
+
+
+def as_input(config: SourceConfig, range: Range | Ranges | None) -> dict[str, Any]:
     """What the json beside an encoder says, under ``input``, of how the images of its run became squares of 8 bits.
     ``range`` is what those of more were scaled by, of percentiles what they were.
     """
-    given = None if range is None else list(range)
+    given = None if range is None else as_lists(range)
     return {"fit": config.fit, "background": config.background, RANGE: given}
 
 
@@ -77,12 +92,14 @@ def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, 
     found: dict[str, Any] = {name: said[name] for name in WORDS if name in said}
     if RANGE in said:
         given = said[RANGE]
-        found["range"] = tuple(given) if isinstance(given, list) else given
+        found["range"] = _as_range(given)
     for name, words in WORDS.items():
         if name in found and found[name] not in words:
             raise UserError(f"encoder description: found input.{name} {found[name]!r}; allowed: {', '.join(words)}")
     if (range := found.get("range")) is not None and not _is_range(range):
-        raise UserError(f"encoder description: found input.{RANGE} {said[RANGE]!r}; allowed: null, or [low, high]")
+        raise UserError(
+            f"encoder description: found input.{RANGE} {said[RANGE]!r}; allowed: null, or [low, high], of bands a list"
+        )
     for name, value in found.items():
         if name in options and options[name] != value:
             raise UserError(
@@ -92,32 +109,40 @@ def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, 
     return found
 
 
+def _as_range(given: object) -> object:
+    """Lists, also those in a list, as tuples."""
+    return tuple(_as_range(part) for part in given) if isinstance(given, list) else given
+
+
 def _is_range(value: object) -> bool:
-    """Whether it is a pair of numbers (low, high)."""
-    if not isinstance(value, tuple) or len(value) != 2 or not all(type(part) in (int, float) for part in value):
+    """Whether it is a pair of numbers (low, high), or several pairs."""
+    if not isinstance(value, tuple) or not value:
         return False
-    return bool(value[0] < value[1])
+    if not is_one(value):
+        return all(isinstance(part, tuple) and is_one(part) and _is_range(part) for part in value)
+    return len(value) == 2 and all(type(part) in (int, float) for part in value) and bool(value[0] < value[1])
 
 
 def in_yaml(value: object) -> str:
     """A value of ``fit``, ``range`` and the like as a configuration says it."""
-    return "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
+    return "null" if value is None else str(as_lists(value) if isinstance(value, tuple) else value)
 
 
 @dataclass(frozen=True)
 class Transform:
     """Images -> float32 tensors of the run's size, channels and normalisation.
 
-    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. ``fit`` says how
-    images become squares, ``background`` what transparent pixels are laid on.
-    Grey images take the mean over the three channels of ``mean`` and of ``std``, as in training.
+    ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
+    image's own. ``fit`` says how images become squares, ``background`` what transparent pixels are laid on.
+    Where ``mean`` and ``std`` have another number of values than there are channels, as for grey images, each channel
+    takes their mean, as in training.
     """
 
     image_size: int
     channels: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    range: tuple[float, float] | None = None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    range: Range | Ranges | None = None
     max_pixels: int = 50_000_000
     fit: Fit = "crop"
     background: Background = "black"
@@ -133,13 +158,13 @@ class Transform:
         """
         try:
             size, channels = int(description["image_size"]), int(description.get("channels", 3))
-            mean, std = (
-                (float(red), float(green), float(blue))
-                for red, green, blue in (description["input"][key] for key in ("mean", "std"))
-            )
+            mean, std = (tuple(map(float, description["input"][key])) for key in ("mean", "std"))
+            if not {len(mean), len(std)} <= {3, channels}:
+                raise ValueError(f"{len(mean)} and {len(std)} numbers")
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"encoder description: found no image_size with input.mean and input.std of 3 numbers ({error!r})"
+                "encoder description: found no image_size with input.mean and input.std of 3 numbers, or of one for "
+                f"each channel ({error!r})"
             ) from None
         return cls(size, channels, mean, std, **{**_recorded(description["input"], options), **options})
 
@@ -164,9 +189,7 @@ class Transform:
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """(mean, deviation) of each channel of pixels in [0, 1]."""
-        if self.channels == 1:
-            return (sum(self.mean) / 3,), (sum(self.std) / 3,)
-        return self.mean, self.std
+        return per_channel(self.mean, self.channels), per_channel(self.std, self.channels)
 
     def __call__(self, images: OneImage | Sequence[OneImage]) -> Tensor:
         """One image to (C, S, S); a list of images, or an array (B, H, W, C) of them, to (B, C, S, S): float32.
@@ -195,7 +218,9 @@ class Transform:
         return normalised.contiguous(memory_format=torch.channels_last)
 
     def _square(self, image: OneImage, position: int) -> NDArray[np.uint8]:
-        if isinstance(image, np.ndarray):
+        if isinstance(image, np.ndarray) and are_bands(self.channels):
+            _check_bands(image, self.channels, position)
+        elif isinstance(image, np.ndarray):
             _check_array(image, position)
         elif not isinstance(image, Image.Image | bytes | str | Path):
             raise UserError(f"image {position}: found {type(image).__name__}; must be {ALLOWED}")

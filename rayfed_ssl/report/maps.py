@@ -15,6 +15,7 @@ from matplotlib.text import Annotation
 from numpy.typing import NDArray
 from PIL import Image
 
+from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.report.representations import Look, mapped, neighbours, plane, queries, similarities
 from rayfed_ssl.report.style import MAP, MARKERS, MUTED, SERIES, Drawing, Studio
 
@@ -184,9 +185,17 @@ def agreement(seen: Look) -> float | None:
     return float((labels[near] == labels[:, None]).mean())
 
 
+def shown_bands(channels: int) -> str:
+    """A sentence on what pictures show of images of bands; empty of grey images and colours."""
+    if not are_bands(channels):
+        return ""
+    which = "the first of 2 bands in grey" if channels == 2 else f"the first three of {channels} bands as RGB"
+    return f" Pictures show {which}."
+
+
 def thumbnail(pixels: NDArray[np.uint8], side: int = 64) -> Image.Image:
-    """An image (S, S, C) uint8, at most ``side`` pixels high."""
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    """An image (S, S, C) uint8, at most ``side`` pixels high; of bands the first three as RGB, of two the first."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] < 3 else np.ascontiguousarray(pixels[..., :3]))
     return image if image.height <= side else image.resize((side, side), Image.Resampling.LANCZOS)
 
 

@@ -249,6 +249,7 @@ def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports
     section.intro = f"Features of {plural(len(seen.labels), f'{seen.split} image')} by {maps.whose(seen)}."
     if share is not None:
         section.intro += f" Of the five nearest neighbours of an image, {percent(share)} are of its class."
+    section.intro += maps.shown_bands(seen.pixels.shape[3])
     projector.write(seen, run.path)
     return section
 

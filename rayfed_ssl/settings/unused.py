@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.data.recipes import AugmentConfig
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.blocks import TrainConfig, refuse_unused
@@ -88,6 +89,10 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
         found["data.task_images"] = "data.tasks"
         if config.data.public.source != "share":
             found["data.public.share"] = "data.public.source=share"
+    if are_bands(config.data.channels):
+        found["data.background"] = "data.channels=3 or 1"
+        if config.augment.gray_p:
+            found["augment.gray_p"] = "data.channels=3"
     if "ours" not in config.evaluation.linear.recipes:
         keys = (f"evaluation.linear.{name}" for name in ("epochs", "lr", "batch_size"))
         found |= dict.fromkeys(keys, "evaluation.linear.recipes with ours")

@@ -14,6 +14,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, sends_weights
 from rayfed_ssl.data.holdout import leaves_too_few
+from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.data.pixels.notes import all_grey
 from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES
@@ -117,7 +118,18 @@ def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:
     ]
     own = [*_of_one_class(config, federation), *_few_own(config, federation)]
     began = of_start(config.model.start, federation)
-    return as_notes([*federation.notes(metrics), *_all_grey(config, federation), *own, *used, *others, *began])
+    channels = [*_all_grey(config, federation), *_bands_in_views(config)]
+    return as_notes([*federation.notes(metrics), *channels, *own, *used, *others, *began])
+
+
+def _bands_in_views(config: RunConfig) -> Iterator[Note]:
+    """A line on what views leave out of images of bands."""
+    recipe, channels = config.augment.recipe(), config.data.channels
+    _, _, saturation, hue = recipe.jitter if recipe.jitters else (0.0,) * 4
+    strengths = {"saturation": saturation, "hue": hue, "grey": recipe.gray_p}
+    if are_bands(channels) and (left_out := [name for name, strength in strengths.items() if strength]):
+        said = f"views are made without {', '.join(left_out)}: images of {channels} bands have no colours"
+        yield Note.shareable(said, " (augment.jitter, augment.gray_p)")
 
 
 def _all_grey(config: RunConfig, federation: Federation) -> Iterator[Note]:

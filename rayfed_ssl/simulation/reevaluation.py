@@ -151,7 +151,7 @@ def _other_images(
         source[key] = getattr(data, key)  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     with columns_in_block({"name": data.name, **source}, "--data "):
-        asked = data.model_copy(update=form)
+        asked = sources.in_channels(data, config.data.channels, "--data").model_copy(update=form)
         hint = f"give --data {in_block(skip)}"
         dataset = sources.load(asked, skipping=hint, range_may_be_unused="range" not in data.model_fields_set)
     whole = len(dataset.test)

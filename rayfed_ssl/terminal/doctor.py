@@ -21,7 +21,7 @@ from rayfed_ssl.records.environment import installed
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
 
-EXTRAS = {"privacy": "dp-accounting", "viz": "openTSNE", "dicom": "pydicom", "heic": "pillow-heif"}
+EXTRAS = {"privacy": "dp-accounting", "viz": "openTSNE", "dicom": "pydicom", "heic": "pillow-heif", "tiff": "tifffile"}
 GPU_PROFILE = "paper"  # the authors' networks and rounds; `cpu` is made for two cores
 CONNECT_S = 3.0
 

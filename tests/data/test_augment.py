@@ -331,9 +331,52 @@ def test_autocast_does_not_lower_the_precision() -> None:
         assert torch.equal(A.augment(pixels(), FULL, generator("amp")), plain)
 
 
-@pytest.mark.parametrize("wrong", [torch.zeros(2, 3, 8, 8), torch.zeros(2, 2, 8, 8, dtype=torch.uint8)])
-def test_other_types_and_channel_counts_are_refused(wrong: Tensor) -> None:
-    with pytest.raises(TypeError, match=r"expected \(B, 3 or 1, H, W\) torch.uint8"):
+def banded(channels: int) -> Tensor:
+    """(N, channels, H, W) uint8, permuted likewise."""
+    drawn = torch.randint(0, 256, (N, H, W, channels), generator=generator("bands", channels), dtype=torch.uint8)
+    return drawn.permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5, 13])
+def test_bands_keep_brightness_and_contrast_alone_of_the_jitter(channels: int) -> None:
+    bands = banded(channels).float().contiguous() / 255
+    brighter = A.adjust_brightness(bands, FACTORS)
+    starker = A.adjust_contrast(bands, FACTORS)
+    for image, factor, bright, stark in zip(bands, FACTORS, brighter, starker, strict=True):
+        mean = image.double().mean()  # of all bands together: one value for the image
+        torch.testing.assert_close(bright, (image * factor).clip(0, 1), atol=1e-6, rtol=0)
+        expected = (factor * image.double() + (1 - factor) * mean).clip(0, 1).float()
+        torch.testing.assert_close(stark, expected, atol=1e-6, rtol=0)
+    assert torch.equal(A.adjust_saturation(bands, FACTORS), bands)
+    assert torch.equal(A.adjust_hue(bands, SHIFTS), bands)
+    assert torch.equal(A.grayscale(bands, torch.ones(N)), bands)
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5, 13])
+def test_views_of_bands_are_those_of_each_band_alone_with_the_same_draws(channels: int) -> None:
+    recipe = dataclasses.replace(FULL, jitter=(0.4, 0.0, 0.0, 0.0), mean=R.HALF, std=R.HALF)
+    drawn = A.draw(recipe, N, (H, W), generator("bands"))
+    pixels = banded(channels)
+    found = A.apply(pixels, drawn, recipe)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    for band in range(channels):
+        alone = A.apply(pixels[:, band : band + 1], drawn, recipe)
+        torch.testing.assert_close(found[:, band : band + 1], alone, atol=1e-6, rtol=0)
+
+
+def test_bands_are_normalised_by_the_mean_of_three_values_or_by_their_own() -> None:
+    pixels = banded(5)
+    shared = A.clean(pixels, dataclasses.replace(FULL, mean=(0.1, 0.2, 0.6), std=(0.2, 0.3, 0.4)))
+    torch.testing.assert_close(shared, (pixels / 255 - 0.3) / 0.3, atol=1e-5, rtol=0)
+    mean, std = (0.1, 0.2, 0.3, 0.4, 0.5), (0.5, 0.4, 0.3, 0.2, 0.1)
+    own = A.clean(pixels, dataclasses.replace(FULL, mean=mean, std=std))
+    expected = (pixels / 255 - torch.tensor(mean).view(5, 1, 1)) / torch.tensor(std).view(5, 1, 1)
+    torch.testing.assert_close(own, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(2, 3, 8, 8), torch.zeros(2, 8, 8, 3, dtype=torch.uint8)])
+def test_other_types_and_orders_of_axes_are_refused(wrong: Tensor) -> None:
+    with pytest.raises(TypeError, match=r"expected \(B, C, H, W\) torch.uint8"):
         A.clean(wrong, FULL)
 
 

@@ -73,7 +73,21 @@ def test_rotation_turns_about_the_centre_counterclockwise():
     )
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_bands_are_corrupted_as_each_is_alone_and_brightness_keeps_their_ratios(channels):
+    pixels = image(channels)
+    for name in ("blur", "contrast", "rotation"):
+        found = C.CORRUPTIONS[name](pixels, 3, draw())
+        for band in range(channels):
+            alone = C.CORRUPTIONS[name](pixels[..., band : band + 1], 3, draw())
+            assert np.array_equal(found[..., band], alone[..., 0])
+    pixel = np.array([[[10, 100, 50, 0, 20][:channels]]], np.uint8)
+    largest = max(pixel[0, 0])
+    expected = np.rint(pixel * ((largest + 255 * 0.15) / largest))
+    assert np.array_equal(C.brightness(pixel, 3, draw()), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
 @pytest.mark.parametrize("name", [name for name in C.CORRUPTIONS if name != "none"])
 def test_every_corruption_changes_more_with_severity_and_keeps_the_form(name, channels):
     smooth = np.asarray(ndimage.gaussian_filter(image(channels).astype(float), (1, 1, 0)), np.uint8)

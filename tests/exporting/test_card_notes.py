@@ -31,6 +31,7 @@ from rayfed_ssl.data.readers.column_values import Empty, gaps
 from rayfed_ssl.data.readers.limits import unseen_classes
 from rayfed_ssl.data.readers.ownership import shared_notes, ungrouped
 from rayfed_ssl.data.readers.split_rows import NO_LABEL, Beside
+from rayfed_ssl.data.recipes import AugmentConfig
 from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.evaluation.knn import KnnConfig
@@ -112,9 +113,11 @@ def of_dealing() -> tuple[Note, ...]:
     )
     columns = SimpleNamespace(group=None, client=None)
     data = SimpleNamespace(
-        columns=columns, partition=dealt, image_size=8, name="imagefolder", model_fields_set={"name"}
+        columns=columns, partition=dealt, image_size=8, name="imagefolder", model_fields_set={"name"}, channels=5
     )
-    config: Any = SimpleNamespace(data=data, evaluation=evaluation, seed=0, model=SimpleNamespace(start=None))
+    config: Any = SimpleNamespace(
+        data=data, evaluation=evaluation, seed=0, model=SimpleNamespace(start=None), augment=AugmentConfig()
+    )
     made: Any = federation
     return as_notes([*split_groups(config, made), *one_owner(config, made), *image_notes(config, made)])
 
@@ -218,6 +221,7 @@ LINES = (
     "2 of 2 groups (data.group) with several images to train on have them with several clients",
     "all 4 training images with an owner belong to one",
     "all 7 images are grey, and are read with three channels that are the same",
+    "views are made without saturation, hue, grey: images of 5 bands have no colours",
     "1 of 2 clients with own test images have those of one class alone",
     "2 of 2 clients with own test images have fewer than 5",
     "data.partition.path: 6 of 9 training images are nobody's",

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from rayfed_ssl.data.decoding.decode import Background, Fit, ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.decode import Background, ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.squares import Fit
 from rayfed_ssl.exporting import standalone
 
 RAMP = np.arange(40 * 30, dtype=np.uint16).reshape(40, 30)
@@ -108,6 +109,35 @@ def test_every_fit_is_as_in_the_run(tmp_path: Path, shape: tuple[int, int], chan
     expected = decode(file_of(pixels), ImageForm(30, channels=channels, fit=fit)).pixels
     found = standalone.square(Image.open(io.BytesIO(file_of(pixels))), place)
     np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("value_range", [[0, 3000], [[0, 3000], [5, 9], [-100, 50], [1000, 1001], [0, 1]]])
+@pytest.mark.parametrize("fit", ["crop", "pad", "stretch"])
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "int16", "float32"])
+def test_bands_are_as_in_the_run(tmp_path: Path, kind: str, fit: Fit, value_range: list) -> None:
+    values = np.random.default_rng(0).integers(0, 256 if kind == "uint8" else 3500, (40, 31, 5)).astype(kind)
+    place = folder(tmp_path, 5, value_range)
+    config = json.loads((place / "config.json").read_text())
+    config["input"]["fit"] = fit
+    (place / "config.json").write_text(json.dumps(config))
+    pairs = tuple(tuple(part) if isinstance(part, list) else part for part in value_range)
+    expected = decode(values, ImageForm(30, channels=5, range=pairs, fit=fit)).pixels
+    np.testing.assert_array_equal(standalone.square(values, place).numpy(), expected)
+
+
+def test_what_is_no_array_of_the_bands_is_refused(tmp_path: Path) -> None:
+    place, values = folder(tmp_path, 5, None), np.zeros((30, 30, 5), np.uint16)
+    for image in ("a.png", Image.new("RGB", (30, 30))):
+        with pytest.raises(ValueError, match=r"^a file or a Pillow image; the encoder takes an array \(H, W, 5\)$"):
+            standalone.square(image, place)
+    with pytest.raises(ValueError, match=r"^an array \(30, 30, 4\); the encoder takes"):
+        standalone.square(values[..., :4], place)
+    with pytest.raises(
+        ValueError, match=r"^bands of torch\.uint16, and the encoder's run had none of more than 8 bits$"
+    ):
+        standalone.square(values, place)
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        standalone.square(np.full((30, 30, 5), np.nan), folder(tmp_path, 5, [0, 1]))
 
 
 @pytest.mark.parametrize("orientation", range(10))

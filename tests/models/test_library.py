@@ -202,6 +202,22 @@ def test_the_description_says_how_it_was_built(name: str, size: int, stem: str, 
     assert (described["stem"], described["arguments"]) == (stem, arguments)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "shufflenet_v2_x0_5", "vgg11_bn", "vit_b_16"])
+def test_further_channels_are_drawn_as_widely_as_those_that_are_kept(name: str) -> None:
+    size = 96  # the library's own stem
+    with forked(3, "initial"):
+        colour = build_encoder(f"torchvision/{name}", CONFIG, size)
+    with forked(3, "initial"):
+        bands = build_encoder(f"torchvision/{name}", CONFIG, size, channels=13)
+    three, many = (next(m for m in e.modules() if isinstance(m, nn.Conv2d)).weight for e in (colour, bands))
+    assert torch.equal(many[:, :3], three)
+    assert float(many[:, 3:].std()) == pytest.approx(float(three.std()), rel=0.1)
+    assert not torch.equal(many[:, 3:6], three)
+    image = torch.zeros(2, 13, size, size)
+    image[:, :3] = torch.randn(2, 3, size, size)
+    torch.testing.assert_close(bands.eval()(image), colour.eval()(image[:, :3]))
+
+
 def test_one_channel_keeps_the_first_of_the_librarys_initial_values() -> None:
     with forked(3, "initial"):
         colour = build_encoder("torchvision/shufflenet_v2_x0_5", CONFIG, 32)

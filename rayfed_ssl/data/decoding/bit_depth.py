@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from rayfed_ssl.data.images import BadImage
+from rayfed_ssl.data.images import BadImage, are_bands
 
 CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
 NARROW_SHARE = 1 / 16  # of the range: of an image whose values take up less, at most 17 grey levels of 256 are left
@@ -25,8 +25,48 @@ _BITS, _KIND = 258, 339  # TIFF 6.0: BitsPerSample, SampleFormat
 _UNSIGNED, _SIGNED = 1, 2
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
 Range = tuple[float, float]
+Ranges = tuple[Range, ...]
+"""Of bands: the range of each."""
 PERCENTILES = "percentiles"
 """Of ``data.range``: the 0.5th and the 99.5th percentile of the training images' pixels (see ``percentiles``)."""
+
+
+def is_one(range: Range | Ranges) -> TypeGuard[Range]:
+    """Whether it is one range, not one of each band."""
+    return not any(isinstance(part, tuple) for part in range)
+
+
+def as_lists(range: Range | Ranges) -> list[Any]:
+    """As a configuration says it: [low, high], or a list of these."""
+    return list(range) if is_one(range) else [list(part) for part in pairs_of(range)]
+
+
+def pairs_of(range: Range | Ranges) -> Ranges:
+    """The one range alone, or those of the bands."""
+    return (range,) if is_one(range) else cast(Ranges, range)
+
+
+def in_pairs(given: object) -> object:
+    """What ``data.range`` is given. Raises ValueError for a list that is neither two numbers nor such lists."""
+    if not isinstance(given, list | tuple):
+        return given
+    nested = any(isinstance(part, list | tuple) for part in given)
+    try:
+        fits = all(len([float(number) for number in pair]) == 2 for pair in (given if nested else [given]))
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(f"must be [low, high], of bands perhaps a list of these, or {PERCENTILES}")
+    return given
+
+
+def allowed_instead(range: Range | Ranges, channels: int) -> str:
+    """What is allowed for images of so many channels in the place of a range that is not; empty where it is."""
+    bands, one, pairs = are_bands(channels), is_one(range), pairs_of(range)
+    if (one or (bands and len(pairs) == channels)) and all(low < high for low, high in pairs):
+        return ""
+    each = f", or {channels} of these" if bands else "" if one else "; one of each band needs channels, their number"
+    return f"[low, high] with low < high{each}"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ its modality LUT, and its own window comes before its own range (see ``dicom``).
 are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
 colours and of transparency.
 Transparent pixels are laid on black, or on what ``data.background`` says, whatever colour lies hidden in them.
+Where ``data.channels`` is neither 1 nor 3, images have so many bands (see ``bands``).
 
-Shape legend: S image size, C channels (1 or 3).
+Shape legend: S image size, C channels.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding import dicom
+from rayfed_ssl.data.decoding.bands import bands_of_array, bands_of_tiff, bands_to_eight_bits, refuse_without_bands
 from rayfed_ssl.data.decoding.bit_depth import (
     EightBitImage,
     Range,
+    Ranges,
     are_high_bit_depth_colours,
     bits_per_channel,
     colours_to_eight_bits,
     grey_values,
     has_high_bit_depth_colours,
     is_high_bit_depth,
+    is_one,
     refuse_signed_bytes,
     to_bytes,
     to_eight_bits,
@@ -48,21 +52,19 @@ from rayfed_ssl.data.decoding.formats import (
     UNKNOWN,
     has_more_bands,
     heic_format,
+    is_tiff,
     jpeg2000_depth,
     tiff_found,
     undecodable,
 )
-from rayfed_ssl.data.images import BadImage, Payload
-
-Fit = Literal["crop", "pad", "stretch"]
-"""How an image becomes a square: its central one; all of it, within a black square; all of it, of other proportions."""
+from rayfed_ssl.data.decoding.squares import Fit, band_square, is_cropped, is_enlarged, square
+from rayfed_ssl.data.images import BadImage, Payload, are_bands
 
 Background = Literal["black", "white", "grey"]
 """What transparent pixels are laid on; Pillow's grey is 128."""
 
 MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
-ENLARGED, LEAST_ENLARGED = 1.5, 32  # an image made larger so many times, to so many pixels a side, before it is said
 _UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -79,16 +81,29 @@ _NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such fi
 class ImageForm:
     """What every image is brought to: (size, size, channels), from images of at most ``max_pixels`` pixels.
 
-    ``range`` is the (lowest, highest) value of images of more than 8 bits; None: each image's own. ``fit`` says how
-    images that are no squares become some, ``background`` what transparent pixels are laid on.
+    ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
+    image's own. ``fit`` says how images that are no squares become some, ``background`` what transparent pixels are
+    laid on.
     """
 
     size: int
     max_pixels: int = 50_000_000
     channels: int = 3
-    range: Range | None = None
+    range: Range | Ranges | None = None
     fit: Fit = "crop"
     background: Background = "black"
+
+    @property
+    def bands(self) -> bool:
+        """Whether the channels are bands."""
+        return are_bands(self.channels)
+
+    @property
+    def one_range(self) -> Range | None:
+        """``range`` of images that have no bands. Raises BadImage for one of each band."""
+        if self.range is None or is_one(self.range):
+            return self.range
+        raise BadImage(f"{self.channels} channels, which have one range; found one of each of {len(self.range)} bands")
 
     @property
     def mode(self) -> str:
@@ -134,8 +149,12 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
     """
     if payload is None:
         raise BadImage("no image bytes")
+    if form.bands:
+        of = bands_to_eight_bits(values := _bands(payload, form), form.range)
+        made = _bands_as_square(of.pixels, form)
+        return made if values.dtype == np.uint8 else _told(made, of)
     if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
-        return _told(decode((of := colours_to_eight_bits(payload, form.range)).pixels, form), of)
+        return _told(decode((of := colours_to_eight_bits(payload, form.one_range)).pixels, form), of)
     with _reasons(payload):
         if not isinstance(payload, np.ndarray) and _may_be_dicom(payload) and is_dicom(_head(payload)):
             return _decoded_dicom(payload, form)
@@ -146,14 +165,16 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
 
 
 def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | int:
-    """The values of any shape that a range scales, without the padding of DICOM files. Of an image of 8 bits and of a
-    file of colours, which no range but that of their bits scales: the bits of each channel.
+    """The values of any shape that a range scales, without the padding of DICOM files; of bands (H, W, C). Of an image
+    of 8 bits and of a file of colours, which no range but that of their bits scales: the bits of each channel.
 
     Raises:
         BadImage: as ``decode``, but for values that are not finite.
     """
     if payload is None:
         raise BadImage("no image bytes")
+    if form.bands:
+        payload = _bands(payload, form)
     if isinstance(payload, np.ndarray):
         return 8 if payload.dtype == np.uint8 else payload.astype(np.float64)
     with _reasons(payload):
@@ -202,6 +223,8 @@ def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
         BadImage: as ``decode``. Of 16 bits in each of several channels, and of a JPEG 2000's depth, nothing is known
             once the image is loaded.
     """
+    if form.bands:
+        raise BadImage(f"a Pillow image; of {form.channels} bands an array (H, W, {form.channels}) is read, or a file")
     if getattr(image, "tile", ()) and image.format in ("JPEG", "MPO"):
         path = Path(getattr(image, "filename", ""))
         if path.is_file():
@@ -232,12 +255,12 @@ def _decoded(
     _refuse_large(width, height, form)
     refuse_signed_bytes(image)
     depth = jpeg2000_depth(image)
-    high_bit_depth = has_high_bit_depth_colours(image, form.range, depth)
+    high_bit_depth = has_high_bit_depth_colours(image, form.one_range, depth)
     draft(image)
     image = _upright(image)
     if not is_high_bit_depth(image):
         return replace(_as_square(image, (width, height), form), high_bit_depth=high_bit_depth)
-    of = to_eight_bits(image, form.range, depth)
+    of = to_eight_bits(image, form.one_range, depth)
     return _told(_as_square(Image.fromarray(of.pixels), (width, height), form), of)
 
 
@@ -250,14 +273,14 @@ def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
     """As ``_decoded``, of a DICOM file; raises ``dicom.NoImage``, too."""
     with dicom.opened(payload) as scan:
         _refuse_large(*scan.size, form)
-        frame, frames = scan.frame(form.range), scan.frames
+        frame, frames = scan.frame(form.one_range), scan.frames
     if frame.coloured:
-        high_bit_depth = not frame.palette and are_high_bit_depth_colours(frame.bits, "RGB", form.range)
+        high_bit_depth = not frame.palette and are_high_bit_depth_colours(frame.bits, "RGB", form.one_range)
         of = EightBitImage((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
     else:
         high_bit_depth, of = frame.high_bit_depth, to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
-    square = replace(_as_square(Image.fromarray(of.pixels), scan.size, form), frames=frames, windowed=frame.windowed)
-    return _told(square, of) if high_bit_depth else square
+    made = replace(_as_square(Image.fromarray(of.pixels), scan.size, form), frames=frames, windowed=frame.windowed)
+    return _told(made, of) if high_bit_depth else made
 
 
 def _refuse_large(width: int, height: int, form: ImageForm) -> None:
@@ -270,10 +293,32 @@ def _refuse_large(width: int, height: int, form: ImageForm) -> None:
 def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> Decoded:
     """An image of 8 bits a channel as a square; ``size`` is the (width, height) that it had in its file."""
     opaque = _laid_on(image, form.background)
-    pixels = _square(opaque.convert(form.mode), form)
-    cropped = form.fit == "crop" and max(size) > 2 * min(size)
-    transparent, enlarged = opaque is not image, _is_enlarged(*size, form)
-    return Decoded(pixels, False, False, transparent, cropped, enlarged, grey=_is_grey(pixels))
+    pixels = square(opaque.convert(form.mode), form.size, form.fit)
+    cropped, enlarged = is_cropped(*size, form.fit), is_enlarged(*size, form.size, form.fit)
+    return Decoded(pixels, False, False, opaque is not image, cropped, enlarged, grey=_is_grey(pixels))
+
+
+def _bands(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> NDArray[np.generic]:
+    """The bands (H, W, C), of any type. Raises BadImage."""
+    if isinstance(payload, np.ndarray):
+        return bands_of_array(payload, form.channels)
+    with _reasons(payload):
+        if is_tiff(head := _head(payload)):
+            return bands_of_tiff(payload, form.channels, lambda width, height: _refuse_large(width, height, form))
+        if is_dicom(head):
+            raise BadImage("DICOM, which has no bands")
+        with _opened(payload) as image:
+            _refuse_large(*image.size, form)
+            refuse_without_bands(image, form.channels)
+            return np.asarray(_upright(image))
+
+
+def _bands_as_square(pixels: NDArray[np.uint8], form: ImageForm) -> Decoded:
+    """Bands (H, W, C) of 8 bits as a square."""
+    height, width = pixels.shape[:2]
+    _refuse_large(width, height, form)
+    cropped, enlarged = is_cropped(width, height, form.fit), is_enlarged(width, height, form.size, form.fit)
+    return Decoded(band_square(pixels, form.size, form.fit), False, cropped=cropped, enlarged=enlarged)
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -342,37 +387,3 @@ def _is_grey(pixels: NDArray[np.uint8]) -> bool:
     if pixels.shape[-1] != 3:
         return False
     return all(bool((part == part[..., :1]).all()) for part in (pixels[len(pixels) // 2], pixels))
-
-
-def _is_enlarged(width: int, height: int, form: ImageForm) -> bool:
-    """Whether an image of this size becomes larger, by ``ENLARGED`` or more: its long side where it is padded, else its
-    short side, which ``stretch`` enlarges most.
-    """
-    side = max(width, height) if form.fit == "pad" else min(width, height)
-    return form.size >= LEAST_ENLARGED and form.size >= ENLARGED * side
-
-
-def _square(image: Image.Image, form: ImageForm) -> NDArray[np.uint8]:
-    size, (width, height) = form.size, image.size
-    if (width, height) == (size, size):
-        pass
-    elif form.fit == "crop":
-        short = min(width, height)
-        left, top = (width - short) / 2, (height - short) / 2
-        box = (left, top, left + short, top + short)
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    elif form.fit == "stretch":
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
-    else:
-        image = _padded(image, size)
-    return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).reshape(size, size, form.channels))
-
-
-def _padded(image: Image.Image, size: int) -> Image.Image:
-    """The whole image, its long side ``size``, in the middle of a black square; as Pillow's ``ImageOps.pad``."""
-    width, height = image.size
-    across, down = (size, round(height / width * size)) if width > height else (round(width / height * size), size)
-    resized = image.resize((max(across, 1), max(down, 1)), Image.Resampling.BILINEAR)
-    square = Image.new(image.mode, (size, size))
-    square.paste(resized, (round((size - resized.width) / 2), round((size - resized.height) / 2)))
-    return square

@@ -45,6 +45,9 @@ HEIC = {".heic", ".heif", ".hif"}
 HEIC_HERE = importlib.util.find_spec("pillow_heif") is not None
 HEIC_NEEDED = "pip install 'rayfed-ssl[heic]'"
 
+TIFFFILE_HERE = importlib.util.find_spec("tifffile") is not None
+TIFFFILE_NEEDED = "pip install 'rayfed-ssl[tiff]'"
+
 SUFFIXES = DICOM.union(*_ALWAYS.values(), *_HERE.values(), HEIC if HEIC_HERE else ())
 """Of files that are images."""
 
@@ -62,6 +65,7 @@ _BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
 _BITS, _BANDS, _KIND = 258, 277, 339  # TIFF 6.0: BitsPerSample, SamplesPerPixel, SampleFormat
 _KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floats", 5: "complex numbers", 6: "complex numbers"}
 _BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # TIFF 6.0, section 2, and BigTIFF
 _SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
 
 
@@ -111,6 +115,11 @@ def jpeg2000_depth(image: Image.Image) -> tuple[int, bool] | None:
     return (depth & 0x7F) + 1, bool(depth & 0x80)
 
 
+def is_tiff(head: bytes) -> bool:
+    """Whether an image that begins like this is a TIFF."""
+    return head.startswith(_TIFF)
+
+
 def has_more_bands(image: Image.Image) -> bool:
     """Whether a TIFF has more bands than Pillow reads, by its tags."""
     return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
@@ -140,5 +149,5 @@ def tiff_found(payload: Payload) -> str:
         )
     return (
         f"a TIFF of {bands} bands of {depth} bits, which Pillow does not read; write three of its bands as 8 bits each "
-        "into a file of their own, or one band as 8 or 16 bits"
+        f"into a file of their own, or one band as 8 or 16 bits; or data.channels={bands} reads all of them"
     )

@@ -22,7 +22,7 @@ BLOCK = 256  # images decoded, and checked, at a time
 PART_BYTES, WAITING_BYTES = 8 * 2**20, 256 * 2**20  # of encoded images: those one thread decodes, those not decoded yet
 THREADS = min(16, os.cpu_count() or 1)
 TOLD_S = 10.0  # seconds of decoding between two lines
-DECODERS = r"(PIL|pillow_heif|pydicom|imagecodecs|rayfed_ssl\.data\.decoding\.(bit_depth|dicom.*))(\.|$)"
+DECODERS = r"(PIL|pillow_heif|tifffile|pydicom|imagecodecs|rayfed_ssl\.data\.decoding\.(bit_depth|dicom.*))(\.|$)"
 """Modules that warn of large and odd images; what cannot be used is reported by name."""
 Name = TypeVar("Name")
 Result = TypeVar("Result")

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.images import are_bands
 
 ALIKE, ALIKE_DETAIL = 0.998, 0.97  # correlations
 LEAST_CONTRAST = 4.0  # grey levels: the deviation of a thumbnail's pixels
@@ -161,7 +162,9 @@ def _thumbnails(pixels: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
 
 
 def _grey(pixels: NDArray[np.unsignedinteger]) -> NDArray[np.float32]:
-    """(.., C) -> (..)"""
+    """(.., C) -> (..); of bands their mean."""
+    if are_bands(pixels.shape[-1]):
+        return np.asarray(pixels.mean(axis=-1, dtype=np.float32))
     return np.asarray(pixels @ _GREY if pixels.shape[-1] == 3 else pixels[..., 0], np.float32)
 
 

@@ -15,9 +15,10 @@ from PIL import ImageColor
 
 from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES
-from rayfed_ssl.data.decoding.decode import ENLARGED, Background
-from rayfed_ssl.data.images import Scaling
+from rayfed_ssl.data.decoding.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES, Range, Ranges, as_lists, is_one
+from rayfed_ssl.data.decoding.decode import Background
+from rayfed_ssl.data.decoding.squares import ENLARGED
+from rayfed_ssl.data.images import Scaling, are_bands
 from rayfed_ssl.data.pixels.store import MISFITS, Misfits, Traits
 
 MOST_NAMED = 5  # clients with clipped images
@@ -25,7 +26,10 @@ MOST_SHOWN = 3  # images named as examples
 SAID = {  # of so many images, besides how those of over 8 bits were scaled; and what of it is no matter of a model card
     "windowed": ("are scaled by a window of their own (DICOM)", ""),
     "frames": ("have several frames: the first is read", ""),
-    "bands": ("have bands (TIFF) beside their colours and transparency, which are not read", ""),
+    "bands": (
+        "have bands (TIFF) beside their colours and transparency, which are not read",
+        "; {key}.channels, the number of all of them, reads them as bands",
+    ),
     "transparent": ("have transparent pixels, which are laid on {background}", "; {key}.background says on what"),
     "cropped": (
         "lose more than half of their area: of each the central square is taken",
@@ -38,9 +42,7 @@ SAID = {  # of so many images, besides how those of over 8 bits were scaled; and
 }
 
 
-def scaled(
-    counts: Mapping[str, int], by: tuple[float, float] | None, key: str, percentiles: bool = False
-) -> Scaling | None:
+def scaled(counts: Mapping[str, int], by: Range | Ranges | None, key: str, percentiles: bool = False) -> Scaling | None:
     """What was done to images of more than 8 bits, ``by`` which range, and whether it is one of ``percentiles``; None
     where there are none.
     """
@@ -50,22 +52,24 @@ def scaled(
     own = f"its own window where it has one (DICOM), else by {own}" if counts["windowed"] else own
     if percentiles and by is not None:
         of_these = "the 0.5th and the 99.5th percentile of the pixels of the training images"
-        return Scaling(counts["deep"], f"{key}.range={PERCENTILES}, which is {list(by)}: {of_these}")
-    return Scaling(counts["deep"], own if by is None else f"{key}.range={list(by)}")
+        of_these += "" if is_one(by) else ", of each band"
+        return Scaling(counts["deep"], f"{key}.range={PERCENTILES}, which is {as_lists(by)}: {of_these}")
+    return Scaling(counts["deep"], own if by is None else f"{key}.range={as_lists(by)}")
 
 
-def outside_of(by: tuple[float, float] | None, key: str) -> str:
+def outside_of(by: Range | Ranges | None, key: str) -> str:
     """What pixels lie outside of that are clipped."""
-    return "their own window" if by is None else f"{key}.range={list(by)}"
+    return "their own window" if by is None else f"{key}.range={as_lists(by)}"
 
 
 def of_table(
-    traits: Traits, colours: NDArray[np.uint8], by: tuple[float, float] | None, background: Background, key: str
+    traits: Traits, colours: NDArray[np.uint8], by: Range | Ranges | None, background: Background, key: str
 ) -> tuple[str, ...]:
     """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen, and
     on those of one single colour (K, C)."""
-    scaling = scaled(traits.counts, by, key)
-    range_notes = () if scaling is None else (str(scaling), *texts(misfitting([traits.misfits()], outside_of(by, key))))
+    scaling, misfits = scaled(traits.counts, by, key), [traits.misfits()]
+    of_range = texts(misfitting(misfits, outside_of(by, key), bands=are_bands(colours.shape[1])))
+    range_notes = () if scaling is None else (str(scaling), *of_range)
     counted_ones = counted(traits.counts, background, key)
     one_colour = plain(colours, traits.counts["transparent"], background, key)
     return (*range_notes, *public_lines((*counted_ones, *one_colour)))
@@ -87,10 +91,12 @@ def all_grey(images: int, key: str) -> Note:
     return Note.shareable(said, more)
 
 
-def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str, key: str | None = None) -> Iterator[Note]:
+def misfitting(
+    splits: Sequence[Mapping[str, Misfits]], outside: str, key: str | None = None, *, bands: bool = False
+) -> Iterator[Note]:
     """A line on images of which many pixels lie ``outside`` their range, one on those that take up little of it, and
     one on those of which few pixels take up most of it, with whose they are, where there are any. A range is proposed
-    where ``key`` is the block that it can be set in.
+    where ``key`` is the block that it can be set in. Of ``bands`` one alone may take up little.
     """
     for kind in MISFITS:
         found = [split[kind] for split in splits if kind in split]
@@ -112,10 +118,11 @@ def misfitting(splits: Sequence[Mapping[str, Misfits]], outside: str, key: str |
         elif kind == "spiked":
             yield _spiked(images, (low, high), by_client, key)
         else:
-            few = "and keep at most 17 of 256 grey levels"
+            few = "and keep at most 17 of 256 grey levels" + (" in it" if bands else "")
+            take_up = "have a band that takes up" if bands else "take up"
             yield Note(
-                f"{images} of them take up less than a sixteenth of {outside}, {few}: {values}",
-                f"{images} images take up less than a sixteenth of the range that is read, {few}",
+                f"{images} of them {take_up} less than a sixteenth of {outside}, {few}: {values}",
+                f"{images} images {take_up} less than a sixteenth of the range that is read, {few}",
             )
 
 

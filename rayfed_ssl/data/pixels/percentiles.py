@@ -6,9 +6,10 @@ value alone, the padding of DICOM files, files of colours, which the range of th
 cannot be decoded. Pixels are counted, so the result does not depend on the order or on threads, and memory does not
 grow with the images: whole numbers from -32,768 to 65,535, as 16 bits hold, one by one in one pass. Other values are
 counted as float32 in two passes, first by their upper 16 bits, then by the lower 16 bits of those whose upper ones are
-the percentile's: exactly, too.
+the percentile's: exactly, too. Colours share one range. Of bands each has its own, counted in the same passes, which
+takes 2.4 MB a band; an image counts for the bands in which it has several values.
 
-Shape legend: P pixels that count of one image.
+Shape legend: P pixels that count of one image, C bands.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range
+from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges
 from rayfed_ssl.data.decoding.decode import ImageForm, high_bit_depth_values
 from rayfed_ssl.data.decoding.threads import mapped_blocks, tell
 from rayfed_ssl.data.images import BadImage, Listing, Payload
@@ -39,14 +40,15 @@ _HALF = 2**16  # values of 16 bits
 
 def kept_range(
     listing: Callable[[], Listing], form: ImageForm, file: Path, key: str = "data", skipping: str = ""
-) -> Range:
+) -> Range | Ranges:
     """As ``percentile_range``; read from ``file`` where it is there, else found and written there. The name of the file
     is that of the images and of the settings that they are read by.
     """
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        low, high = json.loads(file.read_text(encoding="utf-8"))["range"]
-        if float(low) < float(high):
-            return float(low), float(high)
+        kept = json.loads(file.read_text(encoding="utf-8"))["range"]
+        pairs = tuple((float(low), float(high)) for low, high in (kept if form.bands else [kept]))
+        if len(pairs) == (form.channels if form.bands else 1) and all(low < high for low, high in pairs):
+            return pairs if form.bands else pairs[0]
     found = percentile_range(listing(), form, key, skipping)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -55,33 +57,39 @@ def kept_range(
     return found
 
 
-def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipping: str = "") -> Range:
-    """(Low, high) percentile of the listed images' pixels, in float32.
+def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipping: str = "") -> Range | Ranges:
+    """(Low, high) percentile of the listed images' pixels, in float32; of bands (C,) of these, one of each.
 
     Raises:
         UserError: no image has more than 8 bits, all of these are of one value each or are files of colours, or both
-            percentiles are the same.
+            percentiles are the same, be it of one band.
         Undecodable: no pixel was counted, and some images cannot be decoded; ``skipping`` is what to do to leave these
             out, and empty where they are.
     """
-    counts = Counts()
-    _over(listing, form, counts, key, skipping)
-    if not counts.total and counts.colours:
-        raise UserError(_needs_its_own_range(counts.colours, key))
-    if not counts.total:
-        some = f"all {counts.blank} training images of more than 8 bits are" if counts.blank else ""
-        none = f"{some} of one value each" if some else "no training image has more than 8 bits"
-        raise UserError(f"{key}.range: found {PERCENTILES}, but {none}; allowed: null, or [low, high]")
-    if not counts.all_whole:
-        counts.refine()
-        _over(listing, form, counts, key, skipping)
-    low, high = counts.range
-    if low == high:
-        raise UserError(
-            f"{key}.range: found {PERCENTILES}, but the 0.5th and the 99.5th percentile of the pixels of "
-            f"{counts.images} training images of more than 8 bits are both {low:g}; allowed: null, or [low, high]"
-        )
-    return low, high
+    bands = [Counts() for _ in range(form.channels)] if form.bands else [Counts()]
+    _over(listing, form, bands, key, skipping)
+    if not bands[0].total and bands[0].colours:
+        raise UserError(_needs_its_own_range(bands[0].colours, key))
+    of_bands = [f"band {number} of " for number in range(len(bands))] if form.bands else [""]
+    allowed = f"[low, high], or {form.channels} of these" if form.bands else "null, or [low, high]"
+    for counts, which in zip(bands, of_bands, strict=True):
+        if not counts.total:
+            some = f"{which}all {counts.blank} training images of more than 8 bits are" if counts.blank else ""
+            none = f"{some} of one value each" if some else "no training image has more than 8 bits"
+            or_so = allowed if some or not form.bands else "null"
+            raise UserError(f"{key}.range: found {PERCENTILES}, but {none}; allowed: {or_so}")
+    if not all(counts.all_whole for counts in bands):
+        for counts in bands:
+            counts.refine()
+        _over(listing, form, bands, key, skipping)
+    ranges = tuple(counts.range for counts in bands)
+    for counts, which, (low, high) in zip(bands, of_bands, ranges, strict=True):
+        if low == high:
+            raise UserError(
+                f"{key}.range: found {PERCENTILES}, but the 0.5th and the 99.5th percentile of the pixels of {which}"
+                f"{counts.images} training images of more than 8 bits are both {low:g}; allowed: {allowed}"
+            )
+    return ranges if form.bands else ranges[0]
 
 
 def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
@@ -95,17 +103,21 @@ def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
     )
 
 
-def _over(listing: Listing, form: ImageForm, counts: Counts, key: str, skipping: str) -> None:
-    """Count every image of more than 8 bits. Raises Undecodable where no values are added, some images cannot be
-    decoded, and these are not left out (``skipping`` says how).
+def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skipping: str) -> None:
+    """Count every image of more than 8 bits, each of several bands by itself. Raises Undecodable where no values are
+    added, some images cannot be decoded, and these are not left out (``skipping`` says how).
     """
 
     def count(payload: Payload) -> bool:
         values = high_bit_depth_values(payload, form)
         if isinstance(values, int):
-            counts.add_colours(values)
+            bands[0].add_colours(values)
             return False
-        return counts.add(values)
+        parts = [values[..., band] for band in range(len(bands))] if form.bands else [values]
+        if not np.isfinite(values).all():
+            return False
+        decoded = [counts.add(part) for counts, part in zip(bands, parts, strict=True)]
+        return all(decoded)
 
     added, done, broken, reason = False, 0, list[str](), ""
     for names, results in mapped_blocks(listing.read(), count):

@@ -286,7 +286,10 @@ def test_images_with_more_bands_than_are_read_are_counted(tmp_path: Path) -> Non
     (root / "train").mkdir(parents=True)
     for name, bands in {"a": 4, "b": 5, "c": 3}.items():
         (root / f"train/{name}.tif").write_bytes(banded(bands, 8, 2, 0 if bands > 3 else None))
-    note = "2 images have bands (TIFF) beside their colours and transparency, which are not read"
+    note = (
+        "2 images have bands (TIFF) beside their colours and transparency, which are not read; data.channels, the "
+        "number of all of them, reads them as bands"
+    )
     for _ in range(2):  # the second time from the cache
         one_colour = "3 images are of one single colour throughout (train/a.tif, train/b.tif, train/c.tif)"
         assert texts(folder(root, image_size=8).notes) == (note, one_colour)

@@ -7,8 +7,9 @@ Keras' ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``images`` (``x``, `
 one Parquet file. Labels are (N,) or (N, 1), and mean what a Parquet column's do.
 
 Images are (N, H, W), (N, H, W, C) with 1, 3 or 4 channels, or (N, C, H, W) with 1 or 3 where nothing else can be meant;
-a fourth channel is transparency. They are uint8, or bool (0 and 255); other numbers are scaled by ``data.range``, or,
-if they are grey, by each image's own smallest and largest value. Volumes, pickles and flattened rows are refused.
+a fourth channel is transparency. Where ``data.channels`` is neither 1 nor 3, they have so many bands, (N, H, W, C) or
+(N, C, H, W). They are uint8, or bool (0 and 255); other numbers are scaled by ``data.range``, or, if they are grey, by
+each image's own smallest and largest value. Volumes, pickles and flattened rows are refused.
 
 Labels, clients and groups are read whole, images row by row: beside what waits to be decoded
 (``decoding.WAITING_BYTES``) a few megabytes of an ``.npz`` file are in memory, of ``.npy`` files nothing, for they are
@@ -31,8 +32,9 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.data.decoding.bands import band_range_unknown
 from rayfed_ssl.data.decoding.bit_depth import range_unknown
-from rayfed_ssl.data.images import Payload, Source
+from rayfed_ssl.data.images import MOST_BANDS, Payload, Source, are_bands
 from rayfed_ssl.data.readers.arrays.files import Header, arrays_at, header
 from rayfed_ssl.data.readers.arrays.names import WHOLE, listed, parsed, roles, tests_of
 from rayfed_ssl.data.readers.column_values import (
@@ -94,25 +96,28 @@ def arrays_source(
     columns: Columns | None = None,
     test_split: str | None = None,
     ranged: bool = False,
+    channels: int = 3,
 ) -> Source:
     """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels or clients
     of the test split that no training image has.
 
     Args:
         test_split: the split that is the test; None: ``test``, else ``val``.
-        ranged: whether ``data.range`` is set, without which colours of more than 8 bits cannot be read.
+        ranged: whether ``data.range`` is set, without which colours and bands of more than 8 bits cannot be read.
+        channels: the run's, which says whether they are bands.
     Raises:
         UserError: no arrays of images, ambiguous names, shapes or types that are not read, damaged files, no
             ``test_split``.
     """
     columns = columns or Columns()
-    arrays = open_arrays(path, columns, key)
+    arrays = open_arrays(path, columns, key, channels)
     first = next(iter(arrays.images))
     test = tests_of(arrays.images, test_split, arrays.shown, key)
     splits = {"train": first, "test": test or first}
     for images in (arrays.images[split] for split in splits.values()):
         if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH:
-            raise UserError(f"{key}.path: {images.header.called} holds {range_unknown(images.header.dtype, key)}")
+            unknown = band_range_unknown if are_bands(channels) else range_unknown
+            raise UserError(f"{key}.path: {images.header.called} holds {unknown(images.header.dtype, key)}")
     rows = RowSplits(
         lambda: _of_both(read_beside(arrays, [*splits.values()], columns, key), splits),
         lambda split, chosen: arrays.images[splits[split]].images(chosen, key),
@@ -124,14 +129,14 @@ def arrays_source(
     return Source(
         arrays.files(splits),
         rows.listing,
-        notes=_notes(arrays, splits, columns, key),
+        notes=_notes(arrays, splits, columns, key, channels),
         check=lambda: rows.check(arrays.shown, tests),
         alone=rows.alone if test is None and first != WHOLE else None,
     )
 
 
-def open_arrays(path: Path, columns: Columns, key: str) -> Arrays:
-    """The arrays at ``path``, of which only headers are read.
+def open_arrays(path: Path, columns: Columns, key: str, channels: int = 3) -> Arrays:
+    """The arrays at ``path``, of which only headers are read; ``channels`` are the run's.
 
     Raises:
         UserError: as ``arrays_source``; arrays of one split whose lengths differ.
@@ -140,7 +145,8 @@ def open_arrays(path: Path, columns: Columns, key: str) -> Arrays:
     places, others = arrays_at(path, key)
     found = roles(tuple(places), columns, shown, key)
     named = {"label": found.labels, "client": found.clients, "group": found.groups}
-    images = {split: image_array(header(name, places[name], key), key) for split, name in found.images.items()}
+    headers = {split: header(name, places[name], key) for split, name in found.images.items()}
+    images = {split: image_array(of, key, channels) for split, of in headers.items()}
     beside = {
         what: {split: header(name, places[name], key) for split, name in of.items()} for what, of in named.items()
     }
@@ -150,14 +156,14 @@ def open_arrays(path: Path, columns: Columns, key: str) -> Arrays:
     return Arrays(shown, images, beside, (*found.unread, *others))
 
 
-def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str) -> list[Note | str]:
+def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str, channels: int) -> list[Note | str]:
     """Lines on splits and arrays that are not read, and on fourth channels."""
     notes: list[Note | str] = []
     for images in (arrays.images[split] for split in dict.fromkeys(splits.values())):
-        if images.channels == 4:
+        if images.channels == 4 and not are_bands(channels):
             notes.append(
-                f"{images.header.called} has four channels: the fourth is taken for transparency; of other bands, save "
-                "those three that are to be read: images[..., :3]"
+                f"{images.header.called} has four channels: the fourth is taken for transparency; {key}.channels=4 "
+                "reads four bands"
             )
     for split, images in arrays.images.items():
         if split not in splits.values():
@@ -177,8 +183,10 @@ def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str
 # -- the images --------------------------------------------------------------------------------------------------------
 
 
-def image_array(array: Header, key: str) -> ImageArray:
-    """The array as images. Raises UserError for shapes and types that are none, or may be two things."""
+def image_array(array: Header, key: str, wanted: int = 3) -> ImageArray:
+    """The array as images; of bands where so many channels are ``wanted``. Raises UserError for shapes and types that
+    are none, or may be two things.
+    """
     shape, kind = array.shape, array.dtype.name
     high_bit_depth = kind in HIGH_BIT_DEPTH
     if not high_bit_depth and kind not in ("uint8", "bool"):
@@ -187,14 +195,14 @@ def image_array(array: Header, key: str) -> ImageArray:
             f"{key}.path: {array.called} is of type {printable(kind)}; images are uint8, bool, "
             f"{', '.join(HIGH_BIT_DEPTH)}{hint}"
         )
-    axes = _axes(array, key)
+    axes = _band_axes(array, key, wanted) if are_bands(wanted) else _axes(array, key)
     channels = 1 if len(axes) == 2 else (*shape[1:],)[axes[2]]
     if 0 in shape:
         raise UserError(f"{key}.path: {array.called} is of shape {shape}: it holds no pixels")
-    if high_bit_depth and channels == 4:
+    if high_bit_depth and channels == 4 and not are_bands(wanted):
         raise UserError(
             f"{key}.path: {array.called} has 4 channels of type {kind}; transparency is read of uint8; allowed: 1 or 3 "
-            "channels, or uint8"
+            f"channels, or uint8, or {key}.channels=4, which reads four bands"
         )
     return ImageArray(array, axes, channels)
 
@@ -215,10 +223,33 @@ def _axes(array: Header, key: str) -> tuple[int, ...]:
     elif len(shape) == 4 and last:
         hint = "; channels may be the second axis or the last: images.transpose(0, 2, 3, 1) puts the second last"
     elif len(shape) > 3:
-        hint = "; volumes are not read: save slices of them; of several bands save one or three: images[..., [3, 2, 1]]"
+        bands = _bands_perhaps(shape)
+        hint = "; volumes are not read: save slices of them"
+        hint += f"; {key}.channels={bands} reads images of {bands} bands" if bands else ""
     elif len(shape) == 2:
         hint = "; flattened images are to be saved in their shape: images.reshape(-1, H, W)"
     raise UserError(f"{key}.path: {array.called} is of shape {shape}; images are {SHAPES}{hint}")
+
+
+def _bands_perhaps(shape: tuple[int, ...]) -> int:
+    """How many bands images of this shape may have, of an axis shorter than both sides; 0 where they have none."""
+    if len(shape) != 4:
+        return 0
+    _, first, second, last = shape
+    return next((n for n, side in ((last, min(first, second)), (first, second)) if 1 < n < side and n <= MOST_BANDS), 0)
+
+
+def _band_axes(array: Header, key: str, channels: int) -> tuple[int, ...]:
+    """The order of an image's axes that makes them (H, W, C), of so many bands. Raises UserError."""
+    shape = array.shape
+    last, first = (len(shape) == 4 and shape[axis] == channels for axis in (3, 1))
+    if last != first:
+        return (0, 1, 2) if last else (1, 2, 0)
+    hint = "; bands may be the second axis or the last" if last else ""
+    raise UserError(
+        f"{key}.path: {array.called} is of shape {shape}; images with {key}.channels={channels} are (N, H, W, "
+        f"{channels}) or (N, {channels}, H, W){hint}"
+    )
 
 
 def _payload(pixels: NDArray[Any]) -> NDArray[Any]:
