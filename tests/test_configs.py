@@ -53,7 +53,7 @@ def tiny(config: RunConfig) -> RunConfig:
     model |= {"width": 0.01, "projector": {**model["projector"], **TINY_HEAD}}
     model["calibration"] = model["calibration"] and 8
     model["predictor"] = model["predictor"] and {**model["predictor"], **TINY_HEAD}
-    train |= {"rounds": 1, "local_epochs": 1, "batch_size": 16}
+    train |= {"rounds": 1, "local_epochs": 1, "batch_size": 16, "optimizer": {**train["optimizer"], "warmup": 0}}
     document["evaluation"] |= {"protocols": ["knn"], "every": 0, "fewshot": {"draws": 1}}
     document["resources"] |= {"device": "cpu", "threads": 1}
     return RunConfig.model_validate(shrunk(document))
