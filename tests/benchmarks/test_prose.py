@@ -306,8 +306,8 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      and most_lost(rows.BYTES, "cifar10")["rounds_2_up2_down8"] < 1
      and round(beside_whole(rows.BYTES, "fashion_mnist")["rounds_2_up2_down8", KNN][0], 1) == -1.1
      and round(most_lost(rows.BYTES, "fashion_mnist")["rounds_2_up2_down8"], 1) == 3.4),
-    (README, "FedSimCLR's, in 2 bits up and 8 down, take a sixth of the bytes and cost at most a point by kNN on either "
-     "data set. Exchanging less often saves more: five rounds of a hundred steps are level with 25 of twenty on "
+    (README, "FedSimCLR's, in 2 bits up and 8 down, take a sixth of the bytes and cost at most a point by kNN on "
+     "either data set. Exchanging less often saves more: five rounds of a hundred steps are level with 25 of twenty on "
      "CIFAR-10, one average at the end is not.",
      lambda: all(between(6, [times_less("up2_down8", data)], 6.5)
                  and most_lost(rows.BYTES, data)["up2_down8"] < 1 for data in SETS)
