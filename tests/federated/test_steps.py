@@ -30,7 +30,7 @@ def config(objective: str, optimizer: str, **resources: object) -> RunConfig:
             "method": {"name": "fedavg_supervised" if objective == "supervised" else "fedavg"},
             "objective": {"name": objective},
             "data": {"name": "digits", "image_size": 16, "limit": 200, "test_limit": 20},
-            "clients": {"count": 2, "encoders": "small_cnn_bn"},
+            "clients": {"count": 2, "encoders": "vit_tiny" if objective == "mae" else "small_cnn_bn"},
             "model": {"width": 0.25, "projector": {"hidden": [16], "dim": 8}},
             "train": {"batch_size": 8, "local_epochs": 1, "optimizer": OPTIMIZERS[optimizer]},
             "evaluation": {"protocols": []},
@@ -43,7 +43,7 @@ def trained(settings: RunConfig, static: bool) -> tuple[np.ndarray, dict[str, An
     """A client's weights, state and loss after its local epoch."""
     worker = Worker(settings, load_federation(settings))
     worker.step_maker.static = static
-    weights = worker.initial("small_cnn_bn")
+    weights = worker.initial(settings.clients.encoder(0))
     message = {"weights": weights}
     result, state = worker.execute("train", 0, 1, message, None)
     return result.reply["weights"].vector, state, result.metrics["loss"], worker
@@ -73,7 +73,7 @@ def test_fixed_memory_gives_the_same_bits(objective: str, optimizer: str, monkey
     assert np.array_equal(plain[0], static[0])
     assert same(plain[1], static[1])
     assert plain[2] == static[2]
-    if objective in static[3].step_maker.refused:
+    if objective in static[3].step_maker.refused or OBJECTIVES[objective].draws:  # what draws is never recorded
         assert not bodies
     else:
         assert len(bodies) >= 5  # all steps but the first two
