@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.evaluation import OWN
-from rayfed_ssl.records.comparison import difference, ordered
+from rayfed_ssl.records.comparison import PREFERRED, difference, ordered
 from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.significance import APART, MARGIN, Judgement, judged
 from rayfed_ssl.records.summary import HELD_OUT_LABELS
@@ -216,13 +216,12 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
 
 def _leading(known: Mapping[str, Compared]) -> str:
     """The measure that opens the sentence: the main one; where it does not tell the encoders apart, the first that
-    does, if those that do all say the same.
+    does, if more than half of ``PREFERRED`` do and all these say the same: one alone may do so by chance.
     """
-    main = next(iter(known))
-    telling = [name for name, of in known.items() if of.kind in (BETTER, WORSE)]
-    if known[main].kind != APART or len({known[name].kind for name in telling}) != 1:
-        return main
-    return telling[0]
+    main, preferred = next(iter(known)), [name for name in known if name in PREFERRED]
+    telling = [name for name in preferred if known[name].kind in (BETTER, WORSE)]
+    agree = 2 * len(telling) > len(preferred) and len({known[name].kind for name in telling}) == 1
+    return telling[0] if known[main].kind == APART and agree else main
 
 
 def best_below_last(summary: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked, generator
 from rayfed_ssl.models import ModelConfig, Network, build_network
 from rayfed_ssl.models.base import chosen, patches
+from rayfed_ssl.models.vit import PatchDecoder
 from rayfed_ssl.objectives.base import Batch, Memory
 from rayfed_ssl.objectives.mae import MAE, MAEConfig, masked_error, random_orders, shown_count, standardised
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
@@ -76,8 +77,9 @@ def test_a_shown_patch_changes_the_loss_through_the_encoder_alone() -> None:
     of = network()
     with torch.no_grad():
         decoder = of.get_submodule("patch_decoder")
-        decoder.pixels.weight.zero_()  # type: ignore[union-attr, operator]
-        decoder.pixels.bias.copy_(torch.linspace(-1, 1, 48))  # type: ignore[union-attr, operator]
+        assert isinstance(decoder, PatchDecoder)
+        decoder.pixels.weight.zero_()
+        decoder.pixels.bias.copy_(torch.linspace(-1, 1, 48))
     images, order = view(), random_orders(3, 16, generator(0, "draws"))
 
     def loss(changed: Tensor) -> float:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rayfed_ssl.data.decoding.bit_depth import Range, Ranges
 from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
 from rayfed_ssl.data.decoding.squares import Fit
-from rayfed_ssl.data.images import BadImage
+from rayfed_ssl.data.images import BadImage, Payload
 from tests.data.decoding.test_decode import banded, file_of
 
 SIDE = 12
@@ -115,9 +116,9 @@ def test_an_image_is_noted_if_one_of_its_bands_leaves_its_range_or_takes_up_litt
         (None, None, r"^no image bytes$"),
     ],
 )
-def test_what_has_not_so_many_bands_is_refused(payload: object, range: object, reason: str) -> None:
+def test_what_has_not_so_many_bands_is_refused(payload: Payload, range: Range | Ranges | None, reason: str) -> None:
     with pytest.raises(BadImage, match=reason):
-        decode(payload, ImageForm(SIDE, channels=5, range=range, max_pixels=10_000))  # type: ignore[arg-type]
+        decode(payload, ImageForm(SIDE, channels=5, range=range, max_pixels=10_000))
 
 
 def test_a_range_of_each_band_scales_no_grey_image_and_no_colours() -> None:
