@@ -130,7 +130,7 @@ def test_a_measure_that_cannot_tell_does_not_open_the_sentence_where_others_agre
 
 
 def test_a_level_measure_opens_the_sentence() -> None:
-    told = summary({"linear": 0.8, "knn": 0.9}, {"linear": 0.8, "knn": 0.8})
+    told = summary({"linear": 0.8, "knn": 0.9, "fewshot": 0.9}, {"linear": 0.8, "knn": 0.8, "fewshot": 0.8})
     assert verdict({**told, "evaluation": {"test_images": 10**5}}).protocol == "linear"
 
 
