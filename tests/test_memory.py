@@ -31,6 +31,8 @@ STATEFUL: list[tuple[str, dict[str, Any]]] = [
     ("fedca", {"participation__fraction": 1.0}), ("fedlinked", {}), ("fedavg_trunk", {}),
     ("flesd", {"clients__encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "fedlinked_cnn"],
                "method__student": "small_cnn"}),
+    ("fedmd", {"participation__fraction": 1.0, "train__optimizer": {"name": "adam", "lr": 0.003, "keep": True}}),
+    ("fedbyol", {"train__optimizer": {"name": "lars", "lr": 0.1, "keep": True}}),
 ]  # fmt: skip
 
 
@@ -82,7 +84,7 @@ def test_the_estimate_is_what_a_run_keeps(method: str, changes: dict[str, Any], 
         assert needed.state == states == 0
     else:
         assert clients == needed.clients
-        # A mean over shards is rounded; classifiers of tasks have fewer outputs than all classes.
+        # A mean over shards is rounded, Adam counts steps, classifiers of tasks have fewer outputs than all classes.
         assert states <= needed.state * clients * 1.02
         assert needed.state * clients <= states * 1.1
     assert needed.bank * needed.clients == pytest.approx(banks, rel=0.02)

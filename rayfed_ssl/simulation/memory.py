@@ -1,9 +1,9 @@
 """Refuses a run, before it starts, if what it keeps of its clients between rounds does not fit into memory.
 
 The estimate is an upper bound: clients that can have taken part by the last round, times what each one's state holds
-(its model where it keeps one, its momentum target, arrays of the method's own), once more for those of one round, whose
-old states stand until the new ones are committed. What every method needs whatever the number of clients (images, a
-model per process) is not part of it.
+(its model where it keeps one, its momentum target, its optimiser's moments, arrays of the method's own), once more for
+those of one round, whose old states stand until the new ones are committed. What every method needs whatever the number
+of clients (images, a model per process) is not part of it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
+from rayfed_ssl.federated.local_optimizer import moments_of
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import build as build_objective
 
@@ -58,12 +59,13 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
     ]
     models, state = sum(part.models for part in parts), float(sum(part.state for part in parts))
     objective = build_objective(config.objective)
-    if models or config.keeps_target:
+    kept = moments_of(config.train.optimizer) if config.train.optimizer.keep else 0
+    if models or config.keeps_target or kept:
         initial = InitialWeights(config, federation)
         encoders = Counter(config.clients.encoder(client) for client in federation.clients)
         for encoder, count in encoders.items():
             followed = target_modules(initial.network(encoder), objective.target_heads) if config.keeps_target else ()
-            each = models * initial(encoder).vector.nbytes + pack(*followed).vector.nbytes
+            each = (models + kept) * initial(encoder).vector.nbytes + pack(*followed).vector.nbytes
             state += each * count / len(federation.clients)
     if objective.keeps_memory:
         state += objective.memory_bytes(objective.memory_dim(config.model))
