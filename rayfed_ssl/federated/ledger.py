@@ -64,6 +64,11 @@ class WireSize:
         return dict(self.parts)
 
 
+def array_size(*shape: int, dtype: str = "float32") -> WireSize:
+    """The size of an array of this shape and type, as it would be sent."""
+    return WireSize({"": array_bytes(np.broadcast_to(np.zeros((), dtype), shape))})
+
+
 def array_bytes(array: np.ndarray | Tensor) -> int:
     """Bytes of an array as it would be sent: float64 as float32, everything else as it is."""
     if isinstance(array, Tensor):

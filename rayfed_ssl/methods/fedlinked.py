@@ -207,10 +207,6 @@ class Server(TaskServer[Config]):
             cohort.tell("follow", each=own, clients=clients)  # (4), (5)
         cohort.tell("train")  # (6), (7)
 
-    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """0: utilities and targets are computed from representations, not from images."""
-        return 0
-
     def note(self, clients: list[int], utility: np.ndarray, likeness: np.ndarray) -> None:
         """Remember and record the utilities, and record the likenesses, of this round's pairs."""
         whole = np.array(self.state["utility"])
@@ -227,6 +223,12 @@ class Server(TaskServer[Config]):
     def client_matrices(self) -> dict[str, ClientMatrix]:
         whole = self.state["utility"]
         return {"utility": ClientMatrix(whole.T, "target", "source")} if np.isfinite(whole).any() else {}
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """0: utilities and targets are computed from representations, not from images."""
+        return 0
 
 
 def check(config: RunSettings) -> None:

@@ -132,17 +132,6 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Server(fedavg.Server[Config]):
-    def fit_batches(self, client: int) -> Batches:
-        """The batches of one `fit`, by the client's own number of local epochs."""
-        return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
-
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """A third view of every image, where turns are predicted."""
-        cost = self.fitting(client, weights=self.setup.network_size(self.common_encoder))
-        if not self.method.rotation:
-            return cost
-        return with_third_view(cost)
-
     def round(self, t: int, cohort: Cohort) -> None:
         by = self.counts(cohort.clients)
         if not self.method.eua:
@@ -184,6 +173,17 @@ class Server(fedavg.Server[Config]):
     def epochs(self, client: int) -> dict[str, int]:
         """A field of one client's message, a single number; none where steps are set instead of epochs."""
         return {} if self.config.train.local_steps else {"epochs": self.local_epochs(client)}
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def fit_batches(self, client: int) -> Batches:
+        """The batches of one `fit`, by the client's own number of local epochs."""
+        return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """A third view of every image, where turns are predicted."""
+        epochs = self.fitting(client, **self.setup.network_sizes(self.common_encoder))
+        return with_third_view(epochs) if self.method.rotation else epochs
 
 
 def _vectors(replies: Iterator[Reply]) -> Iterator[tuple[int, np.ndarray]]:
