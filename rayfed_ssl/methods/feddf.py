@@ -11,7 +11,7 @@ once. All steps are taken: the paper stops early and keeps the best by labelled 
 teachers are in eval mode, the student in training mode, BatchNorm's statistics included. Spaces of different
 architectures are aligned by nothing but this.
 
-Shape legend: M public images, B batch, D projection.
+Shape legend: T teachers, M public images, B batch, D projection.
 """
 
 from __future__ import annotations
@@ -102,8 +102,11 @@ class Service(EncoderClient[Config]):
 
     def embed(self, teachers: Sequence[tuple[str, Mapping[str, Weights]]]) -> dict[str, Any]:
         """The mean of the teachers' projections of all public images: (M, D)."""
-        outputs = [self.outputs(encoder, sent["weights"]) for encoder, sent in teachers]
-        return {"agreed": consensus(torch.stack(outputs)).cpu().numpy()}
+        shape = len(teachers), len(self.context.federation.public_images), self.config.projection_dim
+        outputs = torch.empty(shape, device=self.context.device)  # a list of them and their stack would be twice this
+        for own, (encoder, sent) in zip(outputs, teachers, strict=True):
+            own.copy_(self.outputs(encoder, sent["weights"]))
+        return {"agreed": consensus(outputs).cpu().numpy()}
 
     @torch.no_grad()
     def outputs(self, encoder: str, weights: Weights) -> Tensor:

@@ -12,6 +12,9 @@ With ``method.privacy`` each client adds Gaussian noise to R_j before it leaves 
 clipped to ||z||^2 <= mu = ``objective.clip`` in sharing and in training. A client's epsilon counts the matrices it did
 release. Nothing else that leaves a client is private: see ``rayfed_ssl.methods.parts.privacy``.
 
+Differs: in the released code clients count alike (``weights`` and ``rest``: uniform) and alpha falls towards 0.2
+(``alpha_floor``), which is q_j of five equal clients alone; here it falls towards q_j.
+
 Shape legend: D projection, N clients.
 """
 
@@ -39,7 +42,16 @@ from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.federated.workload import Workload
-from rayfed_ssl.methods.parts.privacy import Mechanism, PrivacyConfig, Spent, noise, require_accountant, rho, spent
+from rayfed_ssl.methods.parts.privacy import (
+    Mechanism,
+    PrivacyConfig,
+    Spent,
+    noise,
+    require_accountant,
+    rho,
+    spent,
+    statement,
+)
 from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -255,24 +267,8 @@ class Server(MethodServer[Config]):
         """What each client has spent, in both conversions; its Renyi curve is order times ``rho``."""
         if self.method.privacy is None:
             return None
-        clients = self.setup.clients
-        mechanisms = {c: self.released(c) for c in clients}
-        records = {m: spent(m, self.method.privacy.delta) for m in set(mechanisms.values())}  # of equal clients once
-        by_client = {c: records[mechanisms[c]] for c in clients}
-        scope = next(iter(by_client.values()))
-        return {
-            "epsilon": {c: record.epsilon for c, record in by_client.items()},
-            "epsilon_closed_form": {c: record.epsilon_closed_form for c, record in by_client.items()},
-            "rho": {c: rho(mechanisms[c]) for c in clients},
-            "delta": scope.delta,
-            "neighbours": scope.neighbours,
-            "covers": scope.covers,
-            "not_covered": scope.not_covered,
-            "releases": {c: record.releases for c, record in by_client.items()},
-            "planned_releases": len(self.sharing),
-            "sigma": {c: mechanisms[c].sigma for c in clients},
-            "clip": mechanisms[clients[0]].mu,
-        }
+        mechanisms = {client: self.released(client) for client in self.setup.clients}
+        return statement(mechanisms, self.method.privacy.delta, len(self.sharing))
 
     def notes(self) -> list[Note | str]:
         if self.method.privacy is None:

@@ -8,7 +8,8 @@ a FIFO queue of keys of a momentum encoder (eq. 10), with their positions in the
 global model. No N x N matrix exists anywhere: a batch's rows and columns of M are formed from the R_k.
 
 Differs: clients train with the run's SimCLR objective, NT-Xent by default; eq. 3 is InfoNCE from view 1 to view 2
-(``objective.directional``), which ``configs/flesd_cifar10.yaml`` sets.
+(``objective.directional``), which ``configs/flesd_cifar10.yaml`` sets. The queue is filled before the first step and
+kept over epochs; in the released code steps without gradients fill it in each epoch.
 
 Clients whose architecture is not the student's train their own models on from round to round, and get nothing back.
 ``flesd_cc`` is FLESD with one round.
