@@ -32,7 +32,7 @@ from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.client import EncoderClient, Loss, target_modules
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.messages import TRAINS, Reply
-from rayfed_ssl.federated.method import Info, Method, only
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
 from rayfed_ssl.federated.workload import Traffic, Workload
@@ -229,5 +229,6 @@ ORCHESTRA = Method(
     accepts=only("simclr"),
     service=Service,
     check=check,
+    footprint=lambda config, images: ClientFootprint(target_down="common"),
     uploads={"centroids": Entries(network="target")},
 )
