@@ -204,9 +204,9 @@ def variables(given: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_process_groups() -> Iterator[None]:
-    """Let the instance's processes that are started now have process groups of their own. A signal to our whole group
-    then reaches us alone, who finish the round before we end them. Only on Linux, whose kernel ends them where we are
-    killed; elsewhere Ray needs them in our group to end them.
+    """Let the instance's processes that are started now have process groups of their own. A signal to our whole group,
+    as ``timeout`` and job managers send it, then reaches us alone, who finish the round before we end them. Only on
+    Linux, whose kernel ends them where we are killed; elsewhere Ray needs them in our group to end them.
     """
     popen = services.ConsolePopen
     if sys.platform == "linux":
