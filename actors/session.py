@@ -21,12 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import services
 
 from actors.shares import environment
 from rayfed_ssl.base.lock import Lock, left_behind
@@ -103,8 +101,7 @@ def connect(
             "_temp_dir": str(folder),
             "_system_config": {"prestart_worker_first_driver": False},  # a process per core that nobody would use
         }
-        made = {} if threads is None else environment(threads, 1.0)
-        with keeping_sigterm(), own_process_groups(), variables(made):
+        with keeping_sigterm(), variables({} if threads is None else environment(threads, 1.0)):
             _start({**options, **given, **quiet})
         try:
             yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
@@ -200,21 +197,6 @@ def variables(given: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def own_process_groups() -> Iterator[None]:
-    """Let the instance's processes that are started now have process groups of their own. A signal to our whole group,
-    as ``timeout`` and job managers send it, then reaches us alone, who finish the round before we end them. Only on
-    Linux, whose kernel ends them where we are killed; elsewhere Ray needs them in our group to end them.
-    """
-    popen = services.ConsolePopen
-    if sys.platform == "linux":
-        services.ConsolePopen = partial(popen, process_group=0)
-    try:
-        yield
-    finally:
-        services.ConsolePopen = popen
 
 
 @contextlib.contextmanager
