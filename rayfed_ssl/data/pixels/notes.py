@@ -57,8 +57,10 @@ def scaled(counts: Mapping[str, int], by: Range | Ranges | None, key: str, perce
     return Scaling(counts["deep"], own if by is None else f"{key}.range={as_lists(by)}")
 
 
-def outside_of(by: Range | Ranges | None, key: str) -> str:
-    """What pixels lie outside of that are clipped."""
+def outside_of(by: Range | Ranges | None, key: str, percentiles: bool = False) -> str:
+    """What pixels lie outside of that are clipped: a range ``by`` ``percentiles`` has its numbers in ``scaled``'s line."""
+    if percentiles:
+        return f"{key}.range={PERCENTILES}"
     return "their own window" if by is None else f"{key}.range={as_lists(by)}"
 
 
@@ -92,12 +94,19 @@ def all_grey(images: int, key: str) -> Note:
 
 
 def misfitting(
-    splits: Sequence[Mapping[str, Misfits]], outside: str, key: str | None = None, *, bands: bool = False
+    splits: Sequence[Mapping[str, Misfits]],
+    outside: str,
+    key: str | None = None,
+    *,
+    bands: bool = False,
+    percentiles: bool = False,
 ) -> Iterator[Note]:
     """A line on images of which many pixels lie ``outside`` their range, one on those that take up little of it, and
     one on those of which few pixels take up most of it, with whose they are, where there are any. A range is proposed
-    where ``key`` is the block that it can be set in. Of ``bands`` one alone may take up little.
+    where ``key`` is the block that it can be set in. Of ``bands`` one alone may take up little. A range by
+    ``percentiles`` is meant to leave out some pixels, so that the first line is no cause for alarm, and says so.
     """
+    intended = f" (of all pixels that it is taken from, at most {2 * OUTER_SHARE:.0%})" if percentiles else ""
     for kind in MISFITS:
         found = [split[kind] for split in splits if kind in split]
         if not found:
@@ -111,7 +120,7 @@ def misfitting(
         if kind == "clipped":
             yield Note(
                 f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are "
-                f"clipped: {values}",
+                f"clipped{intended}: {values}",
                 f"of {images} images more than {CLIPPED_SHARE:.0%} of the pixels lie outside the range that is read, "
                 "and are clipped",
             )
