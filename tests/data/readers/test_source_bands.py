@@ -284,7 +284,7 @@ def test_copies_and_images_of_one_value_in_each_band_are_found(tmp_path: Path) -
     data = read(saved(tmp_path / "a.npz", x_train=values, x_test=values[8:10]))
     assert data.copies is not None
     assert data.copies.tolist() == [[5, 0], [12, 8], [13, 9]]
-    assert any(note.startswith("1 images are of one single colour throughout (") for note in texts(data.notes))
+    assert any(note.startswith("1 image is of one single colour throughout (") for note in texts(data.notes))
 
 
 def test_near_copies_are_compared_by_the_mean_of_all_bands() -> None:
