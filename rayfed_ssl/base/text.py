@@ -1,4 +1,4 @@
-"""Makes text from outside safe for one line of a message or a table; formats counts, also of bytes."""
+"""Makes text from outside safe for one line of a message or a table; formats counts and bytes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ SAID = {  # of one image, of several; and what of it is no matter of a model car
     "enlarged": (
         f"is enlarged {ENLARGED:g} times or more",
         f"are enlarged {ENLARGED:g} times or more",
-        ": a smaller {key}.image_size would show as much",
+        ": a smaller {key}.image_size would show as much of such images",
     ),
 }
 

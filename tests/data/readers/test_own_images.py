@@ -465,7 +465,7 @@ def test_a_large_jpeg_is_measured_before_it_is_read_at_a_smaller_scale(tmp_path:
 def test_images_that_are_made_much_larger_are_counted(tmp_path: Path) -> None:
     """Images of 8 x 8 pixels."""
     put(tmp_path / "d", *(f"train/a/{number}.png" for number in range(5)), "test/a/0.png", "test/a/1.png")
-    note = "7 images are enlarged 1.5 times or more: a smaller data.image_size would show as much"
+    note = "7 images are enlarged 1.5 times or more: a smaller data.image_size would show as much of such images"
     for _ in range(2):  # the second time from the cache
         assert note in texts(folder(tmp_path / "d", image_size=32).notes)
     assert not [line for line in texts(folder(tmp_path / "d", image_size=31).notes) if "enlarged" in line]
