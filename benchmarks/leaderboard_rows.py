@@ -30,6 +30,7 @@ RESULTS = HERE / "results" / "leaderboard.parquet"
 FIELD, SHORT = HERE / "field.yaml", HERE / "field_short.yaml"  # boards for a GPU
 LONGER, MANY = HERE / "longer.yaml", HERE / "many_clients.yaml"  # other boards
 LOSSES, BYTES, ROUNDS = HERE / "losses.yaml", HERE / "bytes.yaml", HERE / "rounds.yaml"
+SERVER_STEPS = HERE / "server_steps.yaml"
 ONE, TUNED, MIXED = "one architecture", "tuned", "mixed architectures"
 REFERENCE = "fedsimclr"
 NOWHERE = Path("images")  # stands for the images where only configurations are compared

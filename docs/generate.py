@@ -223,6 +223,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "losses": other_board(board_rows.LOSSES, board_tables.page),
         "bytes": other_board(board_rows.BYTES, board_bytes.less),
         "rounds": other_board(board_rows.ROUNDS, board_bytes.less),
+        "server steps": other_board(board_rows.SERVER_STEPS, board_tables.page),
         "field": other_board(board_rows.FIELD, board_tables.page),
         "short": other_board(board_rows.SHORT, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),

@@ -11,9 +11,11 @@ import pytest
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.federated.coding import RECENT, Downloads
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.records import journal
 from rayfed_ssl.records.tables import metrics_parts, read_communication, read_metrics
+from rayfed_ssl.settings.transport import TransportConfig
 from rayfed_ssl.simulation import local as cohorts
 from rayfed_ssl.simulation import loop, memory
 from rayfed_ssl.simulation.local import LocalCohort
@@ -31,6 +33,8 @@ STATEFUL: list[tuple[str, dict[str, Any]]] = [
     ("fedca", {"participation__fraction": 1.0}), ("fedlinked", {}), ("fedavg_trunk", {}),
     ("flesd", {"clients__encoders": ["small_cnn", "small_cnn_bn", "small_cnn", "fedlinked_cnn"],
                "method__student": "small_cnn"}),
+    ("fedmd", {"participation__fraction": 1.0, "train__optimizer": {"name": "adam", "lr": 0.003, "keep": True}}),
+    ("fedbyol", {"train__optimizer": {"name": "lars", "lr": 0.1, "keep": True}}),
 ]  # fmt: skip
 
 
@@ -82,10 +86,68 @@ def test_the_estimate_is_what_a_run_keeps(method: str, changes: dict[str, Any], 
         assert needed.state == states == 0
     else:
         assert clients == needed.clients
-        # A mean over shards is rounded; classifiers of tasks have fewer outputs than all classes.
+        # A mean over shards is rounded, Adam counts steps, classifiers of tasks have fewer outputs than all classes.
         assert states <= needed.state * clients * 1.02
         assert needed.state * clients <= states * 1.1
     assert needed.bank * needed.clients == pytest.approx(banks, rel=0.02)
+
+
+def remembered_by(config: RunConfig, folder: Path) -> tuple[int, int]:
+    """(downloads, their bytes as they were sent and as they arrived) that the server remembered at most in a run."""
+    seen, forget = list[tuple[int, int]](), Downloads.forget
+
+    def forgotten(downloads: Downloads) -> None:
+        both = [weights.vector.nbytes for pair in downloads._recent.values() for weights in pair]
+        seen.append((len(downloads._recent), sum(both)))
+        forget(downloads)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Downloads, "forget", forgotten)
+        run_locally(config, folder)
+    return max(seen)
+
+
+HALVES: dict[str, Any] = {"train__rounds": 4, "evaluation__protocols": [], "transport__down": {"name": "float16"}}
+FEDBUFF: dict[str, Any] = {
+    "server__schedule": "fedbuff", "server__concurrency": 4, "server__buffer": 3, "clients__count": 8,
+    "system": {"latency_s": {"median": 10.0, "sigma": 1.0}}, "train__rounds": 8,
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("method", "changes", "downloads"),
+    [
+        ("fedsimclr", {}, 1),
+        ("fedbyol", {"objective__target": "averaged"}, 2),
+        ("orchestra", {}, 2),
+        ("fedca", {}, 1),
+        ("feddf", {"clients__encoders": ["small_cnn", "small_cnn_bn"] * 2}, 2),
+        ("fedmkd", {"participation__fraction": 1.0}, 4),
+        ("fedmkd", {"clients__count": 10, "clients__encoders": "small_cnn"}, RECENT),
+        ("fedsimclr", FEDBUFF, 3),
+    ],
+)
+def test_the_estimate_counts_the_downloads_that_the_server_remembers(
+    method: str, changes: dict[str, Any], downloads: int, tmp_path: Path
+) -> None:
+    config = tiny(method, **{**HALVES, **changes})
+    needed = estimate(config, load_federation(config)).downloads
+    assert remembered_by(config, tmp_path / "run") == (downloads, needed)
+    plain = config.model_copy(update={"transport": TransportConfig()})
+    assert estimate(plain, load_federation(plain)).downloads == 0
+
+
+def test_downloads_take_room_from_banks_and_may_take_it_all() -> None:
+    config, place = tiny("fedca", transport__down={"name": "float16"}), Room("memory", 1000.0)
+    check_fits(config, Estimate(9, 1, 50.0, 50.0, 50.0), Room("memory", 1001.0), Room("memory", 1001.0))
+    with pytest.raises(UserError, match=r"memory has 1 kB, 50 B of it for downloads \(transport\.down\): at most 9 "):
+        check_fits(config, Estimate(10, 0, 50.0, 50.0, 50.0), place, place)
+    check_fits(config, Estimate(9, 1, 100.0, 0.0, 50.0), Room("the object store", 1000.0), place)
+    with pytest.raises(
+        UserError, match=r"^transport\.down: found float16, with which .* 2 kB of what .*; allowed then: f"
+    ):
+        check_fits(config, Estimate(0, 0, 0.0, 0.0, 2000.0), place, place)
 
 
 def test_an_estimate_counts_those_who_can_have_taken_part() -> None:

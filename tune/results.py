@@ -23,7 +23,16 @@ from rich.table import Table
 from rayfed_ssl.base.files import finite, replace_file, write_json
 from rayfed_ssl.records.significance import partly_by_chance
 from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
-from rayfed_ssl.records.sweep_choice import CHOICE, UNTRAINED, Choice, below_untrained, choose, untrained_of
+from rayfed_ssl.records.sweep_choice import (
+    CHOICE,
+    START,
+    UNTRAINED,
+    Choice,
+    before_training,
+    below_untrained,
+    choose,
+    untrained_of,
+)
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
@@ -148,7 +157,8 @@ def rows_of(sweep: Sweep, book: Book) -> list[Row]:
             for name, value in summary.get(kind, {}).items()
         }
         sent = summary.get("communication", {})
-        rows.append({**base, **accuracies, **sent, "wall_s": summary.get("wall_s")})
+        start = {START: summary["start"]["path"]} if "start" in summary else {}
+        rows.append({**base, **accuracies, **sent, "wall_s": summary.get("wall_s"), **start})
     return rows
 
 
@@ -204,7 +214,8 @@ def ranked(results: Results) -> Table:
     if began := untrained_of(results.rows, settings.metric):
         low, high = f"{min(began):.4g}", f"{max(began):.4g}"
         value = low if low == high else f"{low} to {high}"
-        shown.add_row("", "untrained encoder", *("-" * len(settings.keys)), value, *("-" * len(spread)), "0", "-", "-")
+        name = before_training(results.rows)
+        shown.add_row("", name, *("-" * len(settings.keys)), value, *("-" * len(spread)), "0", "-", "-")
     return shown
 
 
@@ -214,7 +225,7 @@ def remarks(results: Results) -> list[str]:
     choice, settings = results.choice, results.sweep.settings
     if below := below_untrained(results.rows, choice, settings.metric, settings.mode):
         named = ", ".join(str(results.of(configuration)[0]["folder"]) for configuration in below)
-        lines.append(f"worse than the untrained encoder, chance not counted: {named}")
+        lines.append(f"worse than the {before_training(results.rows)}, chance not counted: {named}")
     if choice.level:
         lines.append(f"level with it: {len(choice.level)} (=), because {choice.why_level}")
     if choice.apart:

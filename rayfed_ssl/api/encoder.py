@@ -39,7 +39,7 @@ class ImageEncoder(nn.Module):
         return features
 
 
-def encoder_of(folder: Path, config: RunConfig, client: int | None) -> ImageEncoder:
+def encoder_of(folder: Path, config: RunConfig, client: int | str | None) -> ImageEncoder:
     """The encoder that the run in ``folder`` exported: the global one, or a client's. Raises UserError."""
     with naming_checkpoint(folder):
         file = find(folder, client)

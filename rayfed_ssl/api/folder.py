@@ -92,9 +92,9 @@ class Run:
         """Everything sent, as an Arrow table: round, client, direction (up, down), operation, field, bytes."""
         return read_communication(self.folder)
 
-    def encoder(self, client: int | None = None) -> ImageEncoder:
-        """The encoder that the run ended with, in eval mode on the CPU: the global one, or that of a client. Without
-        ``client``, a run that has no global one has to have one client.
+    def encoder(self, client: int | str | None = None) -> ImageEncoder:
+        """The encoder that the run ended with, in eval mode on the CPU: the global one, or that of a client, by its
+        number or name. Without ``client``, a run that has no global one has to have one client.
 
         Raises:
             UserError: the run has not ended, or has no such encoder: the text names the clients that have one.
@@ -143,14 +143,15 @@ class Run:
 
     @overload
     def embed(
-        self, data: Images, out: None = None, *, client: int | None = None, id_column: str | None = None,
+        self, data: Images, out: None = None, *, client: int | str | None = None, id_column: str | None = None,
         skip_bad: bool = False, on_note: Callable[[str], object] | None = None,
     ) -> pa.Table: ...  # fmt: skip
 
     @overload
     def embed(
-        self, data: Images, out: str | os.PathLike[str], *, client: int | None = None, id_column: str | None = None,
-        skip_bad: bool = False, overwrite: bool = False, on_note: Callable[[str], object] | None = None,
+        self, data: Images, out: str | os.PathLike[str], *, client: int | str | None = None,
+        id_column: str | None = None, skip_bad: bool = False, overwrite: bool = False,
+        on_note: Callable[[str], object] | None = None,
     ) -> Path: ...  # fmt: skip
 
     def embed(
@@ -158,7 +159,7 @@ class Run:
         data: Images,
         out: str | os.PathLike[str] | None = None,
         *,
-        client: int | None = None,
+        client: int | str | None = None,
         id_column: str | None = None,
         skip_bad: bool = False,
         overwrite: bool = False,
@@ -169,7 +170,7 @@ class Run:
         Args:
             data: the images, as ``evaluate`` takes them; also a pattern of Parquet files.
             out: the Parquet file to write; None: the table is returned, and must fit into memory.
-            client: whose encoder; None: the global one.
+            client: whose encoder, by number or name; None: the global one.
             id_column: the column of ids, of Parquet or of a CSV file; None: ``id``.
             skip_bad: whether images that cannot be decoded are left out.
             overwrite: whether the table takes the place of a file that is there.
@@ -192,7 +193,7 @@ class Run:
         to: str,
         out: str | os.PathLike[str] | None = None,
         *,
-        client: int | None = None,
+        client: int | str | None = None,
         license: str = "unknown",
     ) -> Path:
         """Write the encoder with its transform and a model card, for programs that do not have rayfed-ssl.
@@ -201,7 +202,7 @@ class Run:
             to: ``torch``, ``onnx``, ``torchscript`` or ``hub-folder``.
             out: the folder to write; by default ``exported/FORM`` in the run folder. Of a run at a URI it must be
                 given.
-            client: whose encoder; None: the global one.
+            client: whose encoder, by number or name; None: the global one.
             license: of the weights, for the model card, such as ``apache-2.0``.
         Returns:
             The folder.

@@ -27,7 +27,7 @@ def embedded(
     data: Images,
     out: Place | None,
     *,
-    client: int | None,
+    client: int | str | None,
     id_column: str | None,
     skip_bad: bool,
     overwrite: bool,
@@ -36,7 +36,7 @@ def embedded(
     """See :meth:`rayfed_ssl.Run.embed`."""
     data = in_one_word(data)
     file = None if out is None else Path(as_text(out, "out", "a Parquet file to write, or None")).expanduser()
-    if client is not None:
+    if client is not None and not isinstance(client, str):
         check_count(client, "client")
     if id_column is not None:
         as_text(id_column, "id_column", "the name of a column, or None")
@@ -57,11 +57,11 @@ def embedded(
     return table if file is None else file
 
 
-def exported(run: Path, uri: str | None, to: str, out: Place | None, *, client: int | None, licence: str) -> Path:
+def exported(run: Path, uri: str | None, to: str, out: Place | None, *, client: int | str | None, licence: str) -> Path:
     """See :meth:`rayfed_ssl.Run.export`."""
     as_text(to, "to", f"one of {', '.join(folder.FORMS)}")
     place = None if out is None else Path(as_text(out, "out", "a folder to write, or None")).expanduser()
-    if client is not None:
+    if client is not None and not isinstance(client, str):
         check_count(client, "client")
     if not isinstance(licence, str):
         raise UserError(f"license: found {licence!r}; must be an identifier such as apache-2.0")

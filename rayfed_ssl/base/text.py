@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 LIMIT = 240
 FILE_LIMIT = 40
@@ -46,6 +47,15 @@ def in_file_name(text: str) -> str:
     """
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:FILE_LIMIT].rstrip("-")
+
+
+def nearest(name: str, choices: Iterable[str], most: int = 3) -> str:
+    """``; did you mean x, y?`` with up to ``most`` of the ``choices`` that are most like ``name``, in capitals or not;
+    "" where none is near.
+    """
+    written = {choice.casefold(): choice for choice in choices}
+    near = difflib.get_close_matches(name.casefold(), written, n=most, cutoff=0.6)
+    return f"; did you mean {', '.join(printable(written[one]) for one in near)}?" if near else ""
 
 
 def _escaped(character: str) -> str:

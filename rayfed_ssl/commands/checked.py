@@ -44,7 +44,8 @@ def checked(
     yield f"{'plan':<13} {plan[0]}"
     kept = found.kept.state + found.kept.bank
     of_clients = amount(kept * found.kept.clients + found.kept.state * found.kept.again)
-    yield f"{'memory':<13} {amount(found.images)} of images, {of_clients} kept of clients between rounds"
+    sent = f", {amount(found.kept.downloads)} of downloads (transport.down)" if found.kept.downloads else ""
+    yield f"{'memory':<13} {amount(found.images)} of images, {of_clients} kept of clients between rounds{sent}"
     yield f"{'':<13} {amount(found.step_bytes)} in this process at a local step; {amount(found.free.bytes)} free here"
     if found.traffic is not None:
         yield f"{'bytes':<13} {amount(found.traffic.up)} up, {amount(found.traffic.down)} down, of all clients"

@@ -20,7 +20,9 @@ def compare(
         ),
     ] = None,
     base: Annotated[Path | None, typer.Option(help="The run's YAML file that the methods share.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each, with seeds one apart; by default 1.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each, with seeds one apart; by default 1, or what the file says.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder; by default runs/<base>-compare. Of run folders: none.")
     ] = None,

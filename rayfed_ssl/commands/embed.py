@@ -18,10 +18,11 @@ def embed(
     ],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
     client: Annotated[
-        int | None, typer.Option(help="The client whose encoder it is; by default the global one.")
+        str | None, typer.Option(help="Number or name of the client whose encoder it is; by default the global one.")
     ] = None,
     id_column: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="The Parquet column of ids; by default id.")
+        str | None,
+        typer.Option("--id", metavar="COLUMN", help="The column of ids, of Parquet (by default id) or of CSV."),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be decoded.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Take the place of a file that is there.")] = False,

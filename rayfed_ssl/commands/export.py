@@ -11,9 +11,12 @@ import typer
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     to: Annotated[str, typer.Option(help="torch, onnx, torchscript or hub-folder.")],
-    out: Annotated[Path | None, typer.Option(help="The folder to write; by default RUN/exported/FORM.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder to write; by default RUN/exported/FORM, or FORM-client-NUMBER there."),
+    ] = None,
     client: Annotated[
-        int | None, typer.Option(help="The client whose encoder it is; by default the global one.")
+        str | None, typer.Option(help="Number or name of the client whose encoder it is; by default the global one.")
     ] = None,
     licence: Annotated[
         str, typer.Option("--license", help="The licence of the weights, for the model card, such as apache-2.0.")

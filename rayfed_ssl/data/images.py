@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,18 @@ def are_bands(channels: int) -> bool:
 
 
 class BadImage(Exception):
-    """An image that cannot be decoded; the text is the reason."""
+    """An image that cannot be decoded; the text is the reason. ``to_set`` is the key of the block that names the images
+    with which it could be, such as ``range``, where the reason says so.
+    """
+
+    to_set: str | None = None
+
+    @classmethod
+    def unless_set(cls, key: str, reason: str) -> Self:
+        """Of an image that the right value of ``key`` may decode."""
+        bad = cls(reason)
+        bad.to_set = key
+        return bad
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ def load(
     source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and source.doubt and "layout" not in config.model_fields_set:
-        raise UserError(source.doubt)
+        raise UserError(source.doubt).setting("layout")
     if "test" in files and not all(os.path.exists(file) for file in files.values()):
         source.check()
     skipping = skipping or f"set {key}.on_bad_image=skip"

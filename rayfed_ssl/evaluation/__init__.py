@@ -26,7 +26,7 @@ from rayfed_ssl.evaluation.material import (
     labelled_rows,
     of_client,
 )
-from rayfed_ssl.evaluation.outcomes import EncoderValues, Outcomes, outcomes_of
+from rayfed_ssl.evaluation.outcomes import EncoderValues, Outcomes, ValueKey, outcomes_of
 from rayfed_ssl.evaluation.protocol import EncoderComparison, Protocol
 from rayfed_ssl.evaluation.table import PROTOCOLS
 
@@ -44,6 +44,7 @@ __all__ = [
     "Protocol",
     "SelectConfig",
     "Split",
+    "ValueKey",
     "by_client",
     "check",
     "evaluate",

@@ -20,17 +20,12 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.augment import augment, clean
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation.metrics import ACCURACY, AUC, Metric, auc_contributions, measured, named
-from rayfed_ssl.evaluation.outcomes import EncoderValues, Tally, outcomes_of
+from rayfed_ssl.evaluation.outcomes import EncoderValues, Tally, ValueKey, outcomes_of
 
 SELECT = "select/"
 """Before the tag of a value measured on held-out training images."""
 OWN = "own_"
 """Before the tag of a value measured on one client's own test images."""
-
-
-def own_tag(tag: str, client: int) -> str:
-    """The key, among an encoder's values, of what it is worth on the own test images of ``client``: ``own_knn@3``."""
-    return f"{OWN}{tag}@{client}"
 
 
 def by_client(holder: int | None, values: Mapping[str, float]) -> dict[int | None, dict[str, float]]:
@@ -39,8 +34,8 @@ def by_client(holder: int | None, values: Mapping[str, float]) -> dict[int | Non
     """
     found: dict[int | None, dict[str, float]] = {holder: {}}
     for key, value in values.items():
-        tag, of_client, client = key.partition("@")
-        found.setdefault(int(client) if of_client else holder, {})[tag] = value
+        tag, client = ValueKey.of(key)
+        found.setdefault(holder if client is None else client, {})[tag] = value
     return found
 
 
@@ -48,7 +43,7 @@ def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
     """An encoder's values without those on other clients' own test images; ``client`` None: all of them."""
     if client is None:
         return values
-    kept = {key: value for key, value in values.items() if "@" not in key or key.endswith(f"@{client}")}
+    kept = {key: value for key, value in values.items() if ValueKey.of(key).client in (None, client)}
     return EncoderValues(kept, outcomes_of(values))
 
 
@@ -239,7 +234,8 @@ class Material:
             own = truth[rows]
             metrics = self.metrics if bool((own != own[0]).any()) else (ACCURACY,)
             found = measured(tag, predicted[rows], scores[rows], own, metrics)
-            values |= {own_tag(name, client): value for name, value in found.items() if math.isfinite(value)}
+            kept = {name: value for name, value in found.items() if math.isfinite(value)}
+            values |= {str(ValueKey(f"{OWN}{name}", client)): value for name, value in kept.items()}
         return values
 
     @cached_property

@@ -12,7 +12,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,29 @@ def from_json(said: Mapping[str, Any]) -> Outcomes:
     return Outcomes(right, {str(score): int(count) for score, count in said["draws"].items()})
 
 
+class ValueKey(NamedTuple):
+    """What one of an encoder's values is of; its text is the value's key in ``EncoderValues``."""
+
+    tag: str
+    """As tables of metrics have it: a protocol's score (``knn``, ``knn_auc``); one on a client's own test images, on
+    held-out training images, of raw pixels (``own_knn``, ``select/knn``, ``pixels_knn``); or ``features/<name>``.
+    """
+    client: int | None = None
+    """On whose own test images it was measured; None: on those of everybody."""
+
+    @classmethod
+    def of(cls, key: str) -> ValueKey:
+        """The key whose text this is. Raises ValueError for a client that is no number."""
+        tag, at, client = key.partition("@")
+        return cls(tag, int(client) if at else None)
+
+    def __str__(self) -> str:
+        return self.tag if self.client is None else f"{self.tag}@{self.client}"
+
+
 class EncoderValues(dict[str, float]):
-    """An encoder's values by tag, and with them its outcomes on the test images where they are known.
+    """An encoder's values by the text of a ``ValueKey`` (``knn``, ``own_knn@3``), and with them its outcomes on the
+    test images where they are known.
 
     A plain dictionary made from it has no outcomes, which is what to make where its values are changed.
     """

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -88,9 +89,9 @@ def embed(
             and is not to be overwritten, a place that cannot be written to, or a name of another format.
     """
     _check_suffix(out)
-    images, source = _images(data, id_column, encoder)
+    images = _images(data, id_column, encoder)
     _check_out(out, data, overwrite)
-    table = _Table(encoder, images, source, skip_bad)
+    table = _Table(encoder, images, skip_bad)
     try:
         with _threads(encoder.config.resources.threads):
             replace_file(out, partial(table.write, progress=progress))
@@ -104,7 +105,7 @@ def table_of(
     encoder: RunEncoder, data: str, *, id_column: str | None = None, skip_bad: bool = False
 ) -> tuple[pa.Table, Embedded]:
     """The table that :func:`embed` would write, in memory."""
-    table, sink = _Table(encoder, *_images(data, id_column, encoder), skip_bad), pa.BufferOutputStream()
+    table, sink = _Table(encoder, _images(data, id_column, encoder), skip_bad), pa.BufferOutputStream()
     with _threads(encoder.config.resources.threads):
         table.write(sink)
     return pq.read_table(pa.BufferReader(sink.getvalue())), table.embedded
@@ -130,8 +131,10 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
         return form
     known: dict[str, object] = {"image_size": form.size, "channels": form.channels, "fit": form.fit}
     known["background"] = form.background
-    if form.range is not None or encoder.file.description["input"].get(HIGH_BIT_DEPTH):
+    if _has_range_of_run(encoder):
         known["range"] = form.range
+    if "max_pixels" in source.model_fields_set:
+        form = replace(form, max_pixels=source.max_pixels)  # it changes no pixel
     if source.range == encoder.config.data.range == PERCENTILES:
         source = source.model_copy(update={"range": form.range})
     for name, value in known.items():
@@ -146,6 +149,11 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
             "allowed: null, or [low, high]"
         )
     return form if source.range is None else replace(form, range=source.range)
+
+
+def _has_range_of_run(encoder: RunEncoder) -> bool:
+    """Whether the run had images of more than 8 bits, so that a table's are scaled as they were."""
+    return encoder.transform.range is not None or bool(encoder.file.description["input"].get(HIGH_BIT_DEPTH))
 
 
 def _check_suffix(out: Path) -> None:
@@ -170,17 +178,28 @@ def _check_out(out: Path, data: str, overwrite: bool) -> None:
         raise UserError(f"--out: {printable(out)} exists; name another file, or give --overwrite")
 
 
-def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Catalogue, SourceConfig | None]:
-    """The images, and the block that they were read by where there is one. The run's own place is read by the run's
-    block. Of another folder named by its path the layout is the run's where the folder has it: what lies below client
-    folders are the classes.
+@dataclass(frozen=True)
+class _Images:
+    """A table's images; ``source`` is the block that they were read by, None for a pattern; ``block`` is what the user
+    would write to set more of its keys.
+    """
+
+    catalogue: Catalogue
+    source: SourceConfig | None
+    block: dict[str, Any]
+
+
+def _images(data: str, id_column: str | None, encoder: RunEncoder) -> _Images:
+    """The images that ``data`` names. The run's own place is read by the run's block. Of another folder named by its
+    path the layout is the run's where the folder has it: what lies below client folders are the classes.
     """
     if _is_pattern(data):
         files = [(Path(name).name, Path(name)) for name in sorted(map(str, _files(data)))]
         if not files:
             raise UserError(f"{KEY}: found {printable(data)!r}, to which no file fits (seen from {Path.cwd()})")
-        with columns_in_block({"name": "parquet", "path": str(files[0][1])}):
-            return of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None
+        of_first = {"name": "parquet", "path": str(files[0][1])}
+        with columns_in_block(of_first):
+            return _Images(of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None, of_first)
     own = encoder.config.data.model_copy(update={"limit": None, "test_limit": None})  # a table has every image
     block = parse_data_argument_of_run(data, own, KEY)
     plain = block.name == "imagefolder" and block.path is not None and not data.lstrip().startswith("{")
@@ -190,9 +209,9 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> tuple[Cata
             block = block.model_copy(update={"layout": "clients"})
     if "channels" not in block.model_fields_set:
         block = in_channels(block, encoder.transform.channels, KEY)
-    said = block.model_dump(mode="json", exclude_defaults=True)
-    with columns_in_block({"name": block.name, **said}):
-        return catalogued(block, KEY, id_column), block
+    said = {"name": block.name, **block.model_dump(mode="json", exclude_defaults=True)}
+    with columns_in_block(said):
+        return _Images(catalogued(block, KEY, id_column), block, said)
 
 
 def _is_pattern(data: str) -> bool:
@@ -215,10 +234,11 @@ def _told_apart(files: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
 
 
 class _Table:
-    """A catalogue's table in the making. ``source`` is the block that the images were read by, if there is one."""
+    """A catalogue's table in the making."""
 
-    def __init__(self, encoder: RunEncoder, images: Catalogue, source: SourceConfig | None, skip_bad: bool) -> None:
-        self.encoder, self.images = encoder, images
+    def __init__(self, encoder: RunEncoder, images: _Images, skip_bad: bool) -> None:
+        self.encoder, self.images, self.block = encoder, images.catalogue, images.block
+        source = images.source
         self.form = _form(encoder, source)
         self.skip = skip_bad or (source is not None and source.on_bad_image == "skip")
         self.device = resolve_device("cpu" if encoder.config.resources.device == "cpu" else "auto")
@@ -270,10 +290,7 @@ class _Table:
                 elif self.skip:
                     self.skipped.append(printable(name))
                 else:
-                    raise UserError(
-                        f"{KEY}: {printable(name)} cannot be decoded ({result}); mend or remove it, or leave such "
-                        "images out with --skip-bad"
-                    )
+                    self._refuse(name, result)
             if rows:
                 pixels = np.stack(squares)
                 self.one_colour.append(of_one_colour(pixels)[1])
@@ -282,6 +299,19 @@ class _Table:
                     bad = printable(ids[int(np.flatnonzero(broken)[0])])
                     raise UserError(f"{self.encoder.run}: the embedding of {bad} is not finite; training diverged")
                 yield rows, ids, values
+
+    def _refuse(self, name: str, bad: BadImage) -> NoReturn:
+        """Raise UserError for an image that cannot be decoded, with the block in which a key would decode it."""
+        line = f"{KEY}: {printable(name)} cannot be decoded ({bad}); mend or remove it, or leave such images out with "
+        line += "--skip-bad"
+        if bad.to_set == "range" and _has_range_of_run(self.encoder):
+            by = in_yaml(self.encoder.transform.range)
+            raise UserError(
+                f"{line}; here {KEY}.range cannot be set: the encoder's run has {by}, and images have their features "
+                "in the run only so"
+            )
+        with columns_in_block(self.block):
+            raise UserError(line).setting(bad.to_set)
 
     @torch.inference_mode()
     def _embedded(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -53,9 +53,9 @@ class RunEncoder:
 
 
 def run_encoder(
-    run: Path, client: int | None = None, *, trust_imports: bool = False, uri: str | None = None
+    run: Path, client: int | str | None = None, *, trust_imports: bool = False, uri: str | None = None
 ) -> RunEncoder:
-    """The global encoder of the run folder ``run``, or that of ``client``.
+    """The global encoder of the run folder ``run``, or that of ``client``, a number or a name.
 
     Without ``client``, a run that has no global encoder has to have one client. ``uri``: where the run is whose copy
     the folder is, after which tables and model cards call it.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
-from rayfed_ssl.federated.local_optimizer import new_optimizer, round_learning_rate
+from rayfed_ssl.federated.local_optimizer import moments, new_optimizer, round_learning_rate, with_moments
 from rayfed_ssl.federated.messages import State, qualified, take_qualified
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.steps import TrainStep, backward
@@ -216,7 +216,7 @@ class EncoderClient(Generic[Config]):
         return self.config.train.optimizer.weight_decay
 
     def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """A fresh optimiser: no momentum carries over between rounds."""
+        """A fresh optimiser. ``fit`` alone can give it the momentum of earlier rounds (``train.optimizer.keep``)."""
         return new_optimizer(self.config.train.optimizer, parameters, self.learning_rate, self.weight_decay)
 
     def batches(
@@ -279,6 +279,8 @@ class EncoderClient(Generic[Config]):
         if stop is not None and not stopped and steps % made.per_epoch:
             stop()  # the part of an epoch that `local_steps` ended with
         self._keep_objectives_state()
+        if self.config.train.optimizer.keep:
+            self.state["optimizer"] = moments(step.optimizer, self.network)
         self.metrics |= {"loss": float(step.total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
 
     def _train_step(self, loss: Loss | None, count: int) -> TrainStep:
@@ -287,8 +289,9 @@ class EncoderClient(Generic[Config]):
         """
         network, target, chosen = self.network, self.target, loss or self.objective_loss()
         parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
+        optimizer = with_moments(self.optimizer(parameters), network, self.state.get("optimizer", {}))
         step = TrainStep(
-            lambda views, rows: self._with_plugins(chosen, views, rows), self.optimizer(parameters),
+            lambda views, rows: self._with_plugins(chosen, views, rows), optimizer,
             self.config.train.optimizer.clip_norm, lambda: self.objective.after_step(network, target),
             torch.zeros((), device=self.context.device),
         )  # fmt: skip

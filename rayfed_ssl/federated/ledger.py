@@ -9,11 +9,12 @@ twice passes the same array twice, and changes none in place within a round.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypedDict, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -64,13 +65,22 @@ class WireSize:
         return dict(self.parts)
 
 
+def array_size(*shape: int, dtype: str = "float32") -> WireSize:
+    """The size of an array of this shape and type, as it would be sent."""
+    return WireSize({"": math.prod(shape) * _value_bytes(np.dtype(dtype))})
+
+
 def array_bytes(array: np.ndarray | Tensor) -> int:
     """Bytes of an array as it would be sent: float64 as float32, everything else as it is."""
-    if isinstance(array, Tensor):
-        count, width, floating = array.numel(), array.element_size(), array.is_floating_point()
-    else:
-        count, width, floating = array.size, array.dtype.itemsize, np.issubdtype(array.dtype, np.floating)
-    return count * (min(width, WIDEST.itemsize) if floating else width)
+    if isinstance(array, np.ndarray):
+        return array.size * _value_bytes(array.dtype)
+    width = array.element_size()
+    return array.numel() * (min(width, WIDEST.itemsize) if array.is_floating_point() else width)
+
+
+def _value_bytes(dtype: np.dtype[Any]) -> int:
+    """Bytes of one value of an array."""
+    return min(dtype.itemsize, WIDEST.itemsize) if np.issubdtype(dtype, np.floating) else dtype.itemsize
 
 
 def _arrays(value: object, field: str) -> Iterator[np.ndarray | Tensor | OnTheWire | bytes]:
@@ -78,7 +88,7 @@ def _arrays(value: object, field: str) -> Iterator[np.ndarray | Tensor | OnTheWi
     match value:
         case None | bool() | int() | float() | complex() | str() | np.generic():
             return
-        case np.ndarray() | Weights() | Tensor() | bytes():
+        case np.ndarray() | Weights() | Tensor() | bytes() | WireSize():
             yield value
         case list() | tuple() | AbstractSet():
             for item in value:

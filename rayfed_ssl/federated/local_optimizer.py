@@ -1,14 +1,20 @@
-"""The optimiser of a client's local training: its learning rate in a round, and the rule of its step."""
+"""The optimiser of a client's local training: its learning rate in a round, the rule of its step, and what it keeps for
+the client's next round, where ``train.optimizer.keep`` asks for that.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.settings.blocks import OptimizerConfig
+
+Moments = Mapping[str, Mapping[str, np.ndarray]]  # parameter -> what an optimiser remembers of it, by PyTorch's names
 
 
 def round_learning_rate(config: OptimizerConfig, t: int, rounds: int) -> float:
@@ -35,3 +41,35 @@ def new_optimizer(
         return optimizers.LARS(parameters, lr, config.momentum, weight_decay, config.trust_coefficient)
     kind = optimizers.Adam if config.name == "adam" else optimizers.AdamW
     return kind(parameters, lr, weight_decay=weight_decay)
+
+
+def moments(optimizer: torch.optim.Optimizer, network: nn.Module) -> Moments:
+    """What the optimiser remembers of the network's parameters: copies, each in its parameter's shape, and Adam's count
+    of steps. A parameter that has had no gradient is not there.
+    """
+    remembered = {name: optimizer.state.get(p) for name, p in network.named_parameters()}
+    return {
+        name: {moment: value.detach().cpu().numpy().copy() for moment, value in values.items()}
+        for name, values in remembered.items()
+        if values
+    }
+
+
+def with_moments(optimizer: torch.optim.Optimizer, network: nn.Module, kept: Moments) -> torch.optim.Optimizer:
+    """A fresh optimiser, which goes on where another of the same rule was, by its :func:`moments`. They lie in memory
+    as the parameters do; counts of steps stay on the CPU, where PyTorch has them.
+    """
+    parameters = dict(network.named_parameters())
+    for name, values in kept.items():
+        for moment, value in values.items():
+            held = torch.from_numpy(value.copy())
+            like = parameters[name]
+            optimizer.state[like][moment] = held if moment == "step" else torch.empty_like(like).copy_(held)
+    return optimizer
+
+
+def moments_of(config: OptimizerConfig) -> int:
+    """How many values the rule remembers of each parameter."""
+    if config.name in ("adam", "adamw"):
+        return 2
+    return 1 if config.momentum > 0 else 0

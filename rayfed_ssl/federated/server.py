@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from rayfed_ssl.base.notes import Note
@@ -112,15 +112,37 @@ class MethodServer(Generic[Config]):
         """
         self.state.setdefault("weights", self.initial_weights())
 
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        """What a client that is asked in round t will be sent and send, exactly, where nobody is lost; without the
-        plug-ins' part. Round 0 is what everybody is sent before the first. None where the sizes are known only
-        afterwards.
+    def publishes(self) -> Mapping[str, object]:
+        """What everybody is sent before the first round (``cohort.publish``), by name: values, or their sizes
+        (``ledger.WireSize``).
+        """
+        return {}
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """What a client that is asked in round t >= 1 will be sent in that round, where nobody is lost, without the
+        plug-ins' part: its messages' fields by name, values or their sizes, each thing once. None where that is known
+        only afterwards.
 
         Args:
             met: who was asked in earlier rounds.
         """
-        return None if self.reaches_clients else Traffic(0, 0)
+        return None
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        """What a client that is asked in round t will be sent and send, exactly, where nobody is lost; without the
+        plug-ins' part: ``sends``, and the replies of the round's ``operations``. Round 0 is ``publishes``. None where
+        the sizes are known only afterwards.
+
+        Args:
+            met: who was asked in earlier rounds.
+        """
+        if not self.reaches_clients:
+            return Traffic(0, 0)
+        sent = self.sends(max(t, 1), client, met)
+        if sent is None:  # then what is published may not be said either
+            return None
+        down = sum(sizes(sent if t else self.publishes(), self.config.transport.down).values())
+        return self.with_replies(down, t, client, met) if t else Traffic(down, 0)
 
     def with_replies(self, down: int, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """The traffic of a client that is sent ``down`` bytes in round t >= 1 and replies to the round's ``operations``

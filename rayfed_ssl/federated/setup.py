@@ -44,6 +44,11 @@ class Setup:
         heads = build_objective(self.config.objective).target_heads
         return self._size("target", encoder, lambda name: pack(*target_modules(network(name), heads)), way)
 
+    def network_sizes(self, encoder: str, way: Direction = "up", *, target: bool = False) -> dict[str, WireSize]:
+        """The fields ``weights`` and, with ``target``, ``target`` of a message or reply that carries both."""
+        found = {"weights": self.network_size(encoder, way)}
+        return {**found, "target": self.target_size(encoder, way)} if target else found
+
     def _size(self, what: str, encoder: str, made: Callable[[str], Weights], way: Direction) -> WireSize:
         """The size of an architecture's values, which are made once for it and not kept."""
         if (what, encoder) not in self._sizes:

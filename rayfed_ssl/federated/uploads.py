@@ -1,8 +1,8 @@
 """Kinds of reply fields: a method's row declares each field's kind, so that an audit (``rayfed-ssl leak``) knows which
 attack reads it.
 
-Weights under the name ``weights`` need no row. A field that is not declared crosses all the same; the audit names it
-among those that it does not read.
+Weights under the name ``weights``, and a momentum target under ``target``, need no row. A field that is not declared
+crosses all the same; the audit names it among those that it does not read.
 
 Shapes: n images, V views, D projection, L entries, M public images of a round, K outputs of an encoder.
 """

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rayfed_ssl.federated.ledger import sizes
 from rayfed_ssl.settings.run import RunSettings
 
 BOTH_WAYS = 3  # passes forward that one forward and back takes: back is about two
@@ -22,6 +23,16 @@ class Workload:
     images: int
     up: Mapping[str, int] = field(default_factory=dict)
     passes: int = 0
+
+    @classmethod
+    def inferred(cls, images: int, views: int = 1, /, **replied: object) -> Workload:
+        """Each image read once, so many views of it passing forward, and a reply of the sizes of these values."""
+        return cls(images, sizes(replied), views * images)
+
+    @classmethod
+    def trained(cls, images: int, views: int = 1) -> Workload:
+        """Training beside ``fit``: each image read once, so many views of it passing both ways."""
+        return cls(images, passes=BOTH_WAYS * views * images)
 
     @property
     def up_bytes(self) -> int:

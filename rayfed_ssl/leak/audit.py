@@ -195,6 +195,8 @@ class Audit:
                     yield "weights", LOSS, after
                     if isinstance(sent, Weights) and self.has_loss(sent):
                         yield "weights", FALL, gained(self.losing(sent), after)
+            if isinstance(target := reply.get("target"), Weights) and self.is_target(target):
+                yield "target", AGREEMENT, self.agreeing(target)
             known = known_weights(got, sent)
             for field in (field for field, value in reply.items() if value is not None):
                 match self.uploads.get(field):
@@ -212,6 +214,12 @@ class Audit:
     def agreeing(self, weights: Weights) -> Scored:
         """How alike the model finds views of an image."""
         return lambda rows: agreement(self.features(weights, rows))
+
+    def is_target(self, weights: Weights) -> bool:
+        """Whether these are what a momentum target of this client's has: encoder and the objective's target heads."""
+        network = self.worker.network(self.encoder, AUDITED, self.classes)
+        parts = target_modules(network, self._as_client.objective.target_heads)
+        return weights.layout == layout_of(*parts)
 
     def has_loss(self, weights: Weights) -> bool:
         """Whether the run's objective has a loss on these: they have its heads, and labels are the data set's."""

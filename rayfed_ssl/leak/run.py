@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import nearest, printable
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, unaudited
@@ -144,6 +144,7 @@ def numbered(clients: Sequence[int | str], federation: Federation) -> list[int]:
             known = f"; names: {', '.join(map(printable, names[:MOST_NAMED]))}" if names else ", which have no names"
             raise UserError(
                 f"--client: found '{printable(client)}'; this run has {len(federation.sizes)} clients{known}"
+                f"{nearest(client, names)}"
             )
     return found
 

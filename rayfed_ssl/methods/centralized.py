@@ -3,7 +3,7 @@
 This is no federated method but a reference that federated ones are measured against. One model is trained where
 server work runs. Nothing crosses the wire, so no bytes are booked. A round is the run's ``local_epochs`` over the
 union, or ``local_steps`` batches from it. Every image counts in every round, whatever ``participation.fraction`` says.
-The optimiser is made anew each round, as in the federated methods.
+The optimiser is made anew each round, as in the federated methods, unless ``train.optimizer.keep``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ encoder, which nobody uses. In Fed-MAE's code a client keeps its AdamW's state f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from rayfed_ssl.base.weights import Weights
@@ -20,7 +20,7 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import Info, Method, only, unlabelled
 from rayfed_ssl.federated.server import MethodServer, counting
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.settings.blocks import MethodConfig
 
 
@@ -105,22 +105,6 @@ class Client(EncoderClient[AnyConfig]):
 class Server(MethodServer[AnyConfig]):
     """The global model, which each round becomes the mean of its clients' models."""
 
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """Local epochs; where momentum targets are averaged, too, the reply has one."""
-        if not self.config.averages_target:
-            return self.fitting(client, weights=self.setup.network_size(self.common_encoder))
-        encoder = self.common_encoder
-        return self.fitting(client, weights=self.setup.network_size(encoder), target=self.setup.target_size(encoder))
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        """Weights both ways. A target that is averaged goes up, too, and from the second round on comes down."""
-        if t == 0:
-            return Traffic(0, 0)
-        down = self.setup.weight_bytes(self.common_encoder)
-        if self.config.averages_target and t > 1:
-            down += self.setup.target_size(self.common_encoder, "down").total
-        return self.with_replies(down, t, client, met)
-
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
 
@@ -135,6 +119,16 @@ class Server(MethodServer[AnyConfig]):
             self.state |= mean.average
         else:
             self.weights = cohort.mean("train", by=by, weights=self.weights)["weights"]
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return self.fitting(client, **self.setup.network_sizes(self.common_encoder, target=self.config.averages_target))
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """In the first round a target that is averaged is a copy, and does not come down."""
+        averaged = self.config.averages_target and t > 1
+        return self.setup.network_sizes(self.common_encoder, "down", target=averaged)
 
 
 FEDAVG = Method(

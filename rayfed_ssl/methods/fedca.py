@@ -9,6 +9,11 @@ client's state.
 
 ``dictionary_size: 0``, ``ensembling: 0`` and ``alignment: false`` switch the modules off one by one.
 
+Differs: the paper does not say how K entries are drawn from many more: here uniformly, anew each round, for each client
+from the others' (``exclude_own``), of which the server keeps what each uploaded last. L_h and L_z are means over a
+batch, where eq. 11 and 12 have sums. z^t is of the clean image in eval mode. The alignment model trains on the run's
+objective.
+
 Shape legend: B batch, D projection, H features, n_u images of a client, K dictionary, U union of uploads, M public
 images.
 """
@@ -29,10 +34,11 @@ from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
+from rayfed_ssl.federated.ledger import array_size
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.uploads import Entries
-from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload, local_batches
+from rayfed_ssl.federated.workload import Workload, local_batches
 from rayfed_ssl.objectives.base import Step, encoded_together, full_precision
 from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -175,25 +181,6 @@ class Service(EncoderClient[Config]):
 
 
 class Server(MethodServer[Config]):
-    @property
-    def dictionary_size(self) -> int:
-        """K of this run. One that is not given is kept with the state: runs of earlier versions took no more than the
-        smallest round uploads, and go on so.
-        """
-        if self.method.dictionary_size is not None:
-            return self.method.dictionary_size
-        if "dictionaries" in self.state and K not in self.state:
-            return min(LARGEST, smallest_round(self.config, self.setup.federation))
-        return int(self.state.get(K, min(LARGEST, most_entries(self.config, self.setup.federation))))
-
-    def notes(self) -> list[str]:
-        if self.method.dictionary_size is not None or self.dictionary_size == LARGEST:
-            return []
-        return [
-            f"method.dictionary_size: {self.dictionary_size} entries, not {LARGEST}: {sources(self.method)} have no "
-            "more images"
-        ]
-
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
         self.state[K] = self.dictionary_size
@@ -208,38 +195,6 @@ class Server(MethodServer[Config]):
         self.weights = result["weights"]
         if self.method.has_dictionary:
             self.state["dictionaries"] |= {r.client: r["dictionary"] for r in result.replies}
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        weights = self.setup.weight_bytes(self.config.clients.encoder(client))
-        sizes, method, public = self.setup.federation.sizes, self.method, self.setup.federation.public
-        if t == 0:
-            if not method.alignment or public is None:
-                return Traffic(0, 0)
-            return Traffic(public.pixels.nbytes + weights, 0)
-        row = 4 * self.config.projection_dim if method.has_dictionary else 0
-        others = int(sizes[sorted(set(met) - {client} if method.exclude_own else met)].sum())
-        return self.with_replies(weights + row * min(self.dictionary_size, others), t, client, met)
-
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """Local epochs with public images at every step; a pass over the public images for the targets, one over the
-        shard for its dictionary.
-        """
-        count = int(self.setup.federation.sizes[client])
-        work = self.fitting(client, weights=self.setup.network_size(self.config.clients.encoder(client)))
-        public = self.setup.federation.public
-        if self.method.alignment and public is not None:
-            each_step = self.fit_batches(client).steps * min(self.method.alignment_batch, len(public))
-            work += Workload(len(public) + each_step, passes=len(public) + BOTH_WAYS * each_step)
-        if self.method.has_dictionary:
-            work += Workload(count, {"dictionary": 4 * count * self.config.projection_dim}, passes=count)
-        return work
-
-    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """The alignment model's epochs, before the first round."""
-        public = self.setup.federation.public
-        if t or not self.method.alignment or public is None:
-            return 0
-        return local_batches(self.config, len(public), self.method.alignment_epochs).images
 
     def dictionary(self, t: int) -> Callable[[int], np.ndarray | None]:
         """client -> the (K, D) entries it gets in round t: the same for all, or each one's draw from the others'."""
@@ -262,6 +217,61 @@ class Server(MethodServer[Config]):
             return drawn
 
         return others
+
+    @property
+    def dictionary_size(self) -> int:
+        """K of this run. One that is not given is kept with the state: runs of earlier versions took no more than the
+        smallest round uploads, and go on so.
+        """
+        if self.method.dictionary_size is not None:
+            return self.method.dictionary_size
+        if "dictionaries" in self.state and K not in self.state:
+            return min(LARGEST, smallest_round(self.config, self.setup.federation))
+        return int(self.state.get(K, min(LARGEST, most_entries(self.config, self.setup.federation))))
+
+    def notes(self) -> list[str]:
+        if self.method.dictionary_size is not None or self.dictionary_size == LARGEST:
+            return []
+        return [
+            f"method.dictionary_size: {self.dictionary_size} entries, not {LARGEST}: {sources(self.method)} have no "
+            "more images"
+        ]
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def publishes(self) -> Mapping[str, object]:
+        """The public images, and the alignment model."""
+        if not self.method.alignment:
+            return {}
+        model = self.setup.network_size(self.common_encoder, "down")
+        return {IMAGES: self.setup.federation.public_images.pixels, "alignment_model": model}
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """Weights; K entries, or all that others, or all clients, have uploaded while these are fewer."""
+        owners = set(met) - {client} if self.method.exclude_own else met
+        entries = min(self.dictionary_size, int(self.setup.federation.sizes[sorted(owners)].sum()))
+        weights = self.setup.network_sizes(self.common_encoder, "down")
+        return {**weights, "dictionary": array_size(entries, self.config.projection_dim)}
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Local epochs with public images at every step; a pass over the public images for the targets, one over the
+        shard for its dictionary.
+        """
+        work = self.fitting(client, **self.setup.network_sizes(self.common_encoder))
+        if self.method.alignment:
+            public = len(self.setup.federation.public_images)
+            at_steps = self.fit_batches(client).steps * min(self.method.alignment_batch, public)
+            work += Workload.inferred(public) + Workload.trained(at_steps)
+        if self.method.has_dictionary:
+            count = int(self.setup.federation.sizes[client])
+            work += Workload.inferred(count, dictionary=array_size(count, self.config.projection_dim))
+        return work
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """The alignment model's epochs, before the first round."""
+        if t or not self.method.alignment:
+            return 0
+        return local_batches(self.config, len(self.setup.federation.public_images), self.method.alignment_epochs).images
 
 
 def unused(config: RunSettings) -> dict[str, str]:

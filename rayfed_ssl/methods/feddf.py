@@ -11,7 +11,7 @@ once. All steps are taken: the paper stops early and keeps the best by labelled 
 teachers are in eval mode, the student in training mode, BatchNorm's statistics included. Spaces of different
 architectures are aligned by nothing but this.
 
-Shape legend: M public images, B batch, D projection.
+Shape legend: T teachers, M public images, B batch, D projection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer, counting
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.distillation import consensus, ensemble_divergence
 from rayfed_ssl.settings.blocks import MethodConfig, refuse_unused
@@ -102,8 +102,11 @@ class Service(EncoderClient[Config]):
 
     def embed(self, teachers: Sequence[tuple[str, Mapping[str, Weights]]]) -> dict[str, Any]:
         """The mean of the teachers' projections of all public images: (M, D)."""
-        outputs = [self.outputs(encoder, sent["weights"]) for encoder, sent in teachers]
-        return {"agreed": consensus(torch.stack(outputs)).cpu().numpy()}
+        shape = len(teachers), len(self.context.federation.public_images), self.config.projection_dim
+        outputs = torch.empty(shape, device=self.context.device)  # a list of them and their stack would be twice this
+        for own, (encoder, sent) in zip(outputs, teachers, strict=True):
+            own.copy_(self.outputs(encoder, sent["weights"]))
+        return {"agreed": consensus(outputs).cpu().numpy()}
 
     @torch.no_grad()
     def outputs(self, encoder: str, weights: Weights) -> Tensor:
@@ -151,14 +154,6 @@ class Server(MethodServer[Config]):
         encoders = {self.encoder(c) for c in self.setup.clients}
         self.state["models"] = {encoder: self.setup.initial(encoder) for encoder in sorted(encoders)}
 
-    def workload(self, operation: str, client: int) -> Workload | None:
-        return self.fitting(client, weights=self.setup.network_size(self.encoder(client)))
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        if t == 0:
-            return Traffic(0, 0)
-        return self.with_replies(self.setup.weight_bytes(self.encoder(client)), t, client, met)
-
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
         return counting(self.method.weights, clients)
 
@@ -175,12 +170,6 @@ class Server(MethodServer[Config]):
         distilled = cohort.serve_all("distil", models, own, call=lambda encoder: 0, agreed=agreed)
         self.state["models"] = {encoder: reply["weights"] for encoder, reply in distilled.items()}
 
-    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """A pass over the public images for each teacher; then the steps of each architecture's distillation."""
-        public, architectures = len(self.setup.federation.public_images), {self.encoder(c) for c in self.setup.clients}
-        steps = len(architectures) * self.method.steps * min(self.method.batch_size, public)
-        return public * len(clients) + steps if t else 0
-
     def start_of(self, encoder: str, replies: Sequence[Reply]) -> Weights:
         """The mean of the models of this architecture's clients; its last global model where none of them was asked."""
         members = [r for r in replies if self.encoder(r.client) == encoder]
@@ -196,6 +185,20 @@ class Server(MethodServer[Config]):
         if len(self.models) == 1:
             return [EvaluatedEncoder(None, encoder, weights) for encoder, weights in self.models.items()]
         return [EvaluatedEncoder(c, self.encoder(c), self.models[self.encoder(c)]) for c in self.setup.clients]
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return self.fitting(client, **self.setup.network_sizes(self.encoder(client)))
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        return self.setup.network_sizes(self.encoder(client), "down")
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """A pass over the public images for each teacher; then the steps of each architecture's distillation."""
+        public, architectures = len(self.setup.federation.public_images), {self.encoder(c) for c in self.setup.clients}
+        steps = len(architectures) * self.method.steps * min(self.method.batch_size, public)
+        return public * len(clients) + steps if t else 0
 
 
 def check(config: RunSettings) -> None:

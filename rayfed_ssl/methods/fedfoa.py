@@ -9,6 +9,10 @@ theorem).
 ``plugins: [{name: fedfoa}]`` adds the term to any method's local objective. ``method.name: fedfoa`` is this plug-in
 over a local objective; no weights cross, so every client may have its own architecture.
 
+The paper leaves open the norm of eq. 7, whose projections Z are, and how they are scaled (``norm``, ``views``,
+``normalize``, ``scale``). R has a non-negative diagonal: with arbitrary signs, as of Householder's QR, its mean over
+batches would cancel, and traces could not be compared.
+
 Shape legend: m batch rows, n projection dimension, P admitted peers.
 """
 
@@ -28,6 +32,7 @@ from rayfed_ssl.base.linalg import canonical_r, polar_factor
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.ledger import array_size
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.results import ClientMatrix, EvaluatedEncoder
@@ -185,16 +190,6 @@ class ServerHalf(ServerPlugin[Config]):
     def collect(self, t: int, client: int, fields: Mapping[str, Any]) -> None:
         self.incoming[client] = fields["correlation"]
 
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        peers = len(set(met) - {client}) if t > self.config.warmup else 0
-        triangle = self.workload(client).up_bytes
-        return Traffic(peers * triangle, triangle) if t else Traffic(0, 0)
-
-    def workload(self, client: int) -> Workload:
-        n, config = self.setup.config.projection_dim, self.config
-        images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
-        return Workload(images, {"correlation": 2 * n * (n + 1)}, passes=images)
-
     def notes(self) -> list[Note]:
         """The bank is filled at the end of a round, so not even a warm-up of 0 gives round 1 the term."""
         config, warmup = self.setup.config, self.config.warmup
@@ -236,6 +231,18 @@ class ServerHalf(ServerPlugin[Config]):
         values[np.ix_(known, known)] = distances(np.stack([bank[i] for i in known]))
         return {"fedfoa_distance": ClientMatrix(values, "one", "other")}
 
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        peers = len(set(met) - {client}) if t > self.config.warmup else 0
+        triangle = self.workload(client).up_bytes
+        return Traffic(peers * triangle, triangle) if t else Traffic(0, 0)
+
+    def workload(self, client: int) -> Workload:
+        n, config = self.setup.config.projection_dim, self.config
+        images = int(self.setup.federation.sizes[client]) if config.correlation == "round" else 0
+        return Workload.inferred(images, correlation=array_size(n * (n + 1) // 2))
+
 
 class Client(EncoderClient[Config]):
     def train(self) -> dict[str, Any]:
@@ -247,17 +254,19 @@ class Client(EncoderClient[Config]):
 
 
 class Server(MethodServer[Config]):
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        return Traffic(0, 0)  # all of it is the plug-in's
-
-    def workload(self, operation: str, client: int) -> Workload | None:
-        return self.fitting(client)
-
     def round(self, t: int, cohort: Cohort) -> None:
         cohort.tell("train")  # what came back is in the bank
 
     def evaluated_encoders(self) -> list[EvaluatedEncoder]:
         return self.own_encoders()
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return self.fitting(client)
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        return {}  # all that crosses is the plug-in's
 
 
 def footprint(config: RunSettings, images: int) -> ClientFootprint:

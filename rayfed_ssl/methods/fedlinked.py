@@ -10,6 +10,10 @@ No weights leave a client, so only the size r of the representation is shared. T
 beforehand, so they are not booked. ``gamma`` sum_j ||theta_j||^2 (3.1, 3.7) is weight decay 2 gamma. The likeness G_kj
 / (||P_k||_F ||P_j||_F) is recorded beside A, because G grows with the length of representations.
 
+Differs: (3.5) and Algorithm 3 divide by the norm over all pairs, which breaks the constraint sum_k A_kj^2 = eta of each
+target j; here the norm is over the sources of one target, as in the printed tables. These have s = eta
+(``utility_scale``), the constraint s = sqrt(eta); f*_j is the same for both.
+
 Shape legend: N clients, M public images, r representation, k source, j target.
 """
 
@@ -207,10 +211,6 @@ class Server(TaskServer[Config]):
             cohort.tell("follow", each=own, clients=clients)  # (4), (5)
         cohort.tell("train")  # (6), (7)
 
-    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """0: utilities and targets are computed from representations, not from images."""
-        return 0
-
     def note(self, clients: list[int], utility: np.ndarray, likeness: np.ndarray) -> None:
         """Remember and record the utilities, and record the likenesses, of this round's pairs."""
         whole = np.array(self.state["utility"])
@@ -227,6 +227,12 @@ class Server(TaskServer[Config]):
     def client_matrices(self) -> dict[str, ClientMatrix]:
         whole = self.state["utility"]
         return {"utility": ClientMatrix(whole.T, "target", "source")} if np.isfinite(whole).any() else {}
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """0: utilities and targets are computed from representations, not from images."""
+        return 0
 
 
 def check(config: RunSettings) -> None:

@@ -16,7 +16,7 @@ Shape legend: M public images of a round, D projection.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,12 +30,13 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
+from rayfed_ssl.federated.ledger import array_size
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer, counting, pretrain
 from rayfed_ssl.federated.uploads import PublicOutputs
-from rayfed_ssl.federated.workload import BOTH_WAYS, Traffic, Workload, local_batches
+from rayfed_ssl.federated.workload import Workload, local_batches
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.objectives.distillation import digest
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -121,41 +122,6 @@ class Server(MethodServer[Config]):
         self.state |= {"consensus": None, "agreed": 0, "pretrained": []}  # agreed: the consensus's round
         cohort.publish(PUBLIC_IMAGES, self.setup.federation.public_images.pixels)
 
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """Before a client's first round, epochs on the public images. In a round, passes over the subset of the last
-        consensus, where there is one, local epochs, and one pass over the round's own subset.
-        """
-        method, public = self.method, len(self.setup.federation.public_images)
-        if operation == "pretrain":
-            images = local_batches(self.config, public, method.public_epochs).images
-            return Workload(images, passes=BOTH_WAYS * build_objective(self.config.objective).views * images)
-        chosen = min(method.subset or public, public)
-        work = self.fitting(client) + Workload(chosen, {"outputs": self.output_bytes}, passes=chosen)
-        if self.state.get("consensus") is not None:
-            digested = local_batches(self.config, chosen, method.digest_epochs, method.digest_batch).images
-            work += Workload(digested, passes=BOTH_WAYS * digested)
-        return work
-
-    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
-        fresh = self.method.public_epochs and client not in met
-        return ("pretrain", TRAINS) if fresh else (TRAINS,)
-
-    def rehearse(self, t: int) -> None:
-        """There is a consensus from the second round on."""
-        self.state["consensus"] = None if t == 1 else SOME
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        """Once the public images; then outputs up, and from the second round on the consensus down."""
-        if t == 0:
-            return Traffic(self.setup.federation.public_images.pixels.nbytes, 0)
-        return self.with_replies(self.output_bytes if t > 1 else 0, t, client, met)
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of outputs (M, D), float32, a client's or the consensus."""
-        public = len(self.setup.federation.public_images)
-        return 4 * min(self.method.subset or public, public) * self.config.projection_dim
-
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
         return counting("uniform", clients)
 
@@ -169,6 +135,44 @@ class Server(MethodServer[Config]):
 
     def evaluated_encoders(self) -> list[EvaluatedEncoder]:
         return self.own_encoders()
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Before a client's first round, epochs on the public images. In a round, passes over the subset of the last
+        consensus, where there is one, local epochs, and one pass over the round's own subset.
+        """
+        method, public = self.method, len(self.setup.federation.public_images)
+        if operation == "pretrain":
+            images = local_batches(self.config, public, method.public_epochs).images
+            return Workload.trained(images, build_objective(self.config.objective).views)
+        chosen, dim = self.output_shape
+        work = self.fitting(client) + Workload.inferred(chosen, outputs=array_size(chosen, dim))
+        if self.state.get("consensus") is not None:
+            batches = local_batches(self.config, chosen, method.digest_epochs, method.digest_batch)
+            work += Workload.trained(batches.images)
+        return work
+
+    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
+        fresh = self.method.public_epochs and client not in met
+        return ("pretrain", TRAINS) if fresh else (TRAINS,)
+
+    def rehearse(self, t: int) -> None:
+        """There is a consensus from the second round on."""
+        self.state["consensus"] = None if t == 1 else SOME
+
+    def publishes(self) -> Mapping[str, object]:
+        return {PUBLIC_IMAGES: self.setup.federation.public_images.pixels}
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """From the second round on the consensus."""
+        return {"consensus": array_size(*self.output_shape)} if t > 1 else {}
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        """(M, D), of a client's outputs, and of the consensus."""
+        public = len(self.setup.federation.public_images)
+        return min(self.method.subset or public, public), self.config.projection_dim
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:

@@ -34,7 +34,7 @@ from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
+from rayfed_ssl.federated.workload import Workload, local_batches
 from rayfed_ssl.models.encoders import EncoderName
 from rayfed_ssl.models.heads import HeadConfig, mlp
 from rayfed_ssl.models.network import Network
@@ -220,18 +220,6 @@ class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.state["student"] = {"student": self.setup.initial(student_encoder(self.config))}
 
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """Local epochs; to adopt a target costs nothing but its download."""
-        if operation == "adopt":
-            return Workload(0)
-        return self.fitting(client, weights=self.setup.network_size(self.config.clients.encoder(client)))
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        if t == 0:
-            return Traffic(0, 0)
-        encoder = self.config.clients.encoder(client)
-        return self.with_replies(self.setup.target_size(encoder, "down").total, t, client, met)
-
     def round(self, t: int, cohort: Cohort) -> None:
         teachers = {r.client: (self.config.clients.encoder(r.client), r.fields) for r in cohort.gather("train")}
         state = dict(cohort.serve("distil", state=self.state["student"], teachers=list(teachers.values())).fields)
@@ -245,6 +233,22 @@ class Server(MethodServer[Config]):
         targets = {client: dict(reply.fields) for client, reply in aligned.items()}
         cohort.tell("adopt", clients=list(teachers), each=targets.__getitem__)
 
+    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
+        student = EvaluatedEncoder(None, student_encoder(self.config), self.state["student"]["student"])
+        return [student, *self.own_encoders()]
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Local epochs; to adopt a target costs nothing but its download."""
+        if operation == "adopt":
+            return Workload(0)
+        return self.fitting(client, **self.setup.network_sizes(self.config.clients.encoder(client)))
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """The next target, to adopt."""
+        return {"target": self.setup.target_size(self.config.clients.encoder(client), "down")}
+
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
         """The student's epochs on the public images, and those of each client's copy. All teachers look at one batch,
         which is read once.
@@ -255,10 +259,6 @@ class Server(MethodServer[Config]):
             for epochs in (method.epochs, method.alignment_epochs)
         )
         return student + len(clients) * aligned if t else 0
-
-    def evaluated_encoders(self) -> list[EvaluatedEncoder]:
-        student = EvaluatedEncoder(None, student_encoder(self.config), self.state["student"]["student"])
-        return [student, *self.own_encoders()]
 
 
 def student_encoder(config: RunSettings) -> str:
@@ -291,5 +291,5 @@ FEDMKD = Method(
     second_view=True,
     check=check,
     check_federation=check_federation,
-    footprint=lambda config, images: ClientFootprint(models=1),
+    footprint=lambda config, images: ClientFootprint(models=1, target_down="own"),
 )

@@ -12,6 +12,9 @@ With ``method.privacy`` each client adds Gaussian noise to R_j before it leaves 
 clipped to ||z||^2 <= mu = ``objective.clip`` in sharing and in training. A client's epsilon counts the matrices it did
 release. Nothing else that leaves a client is private: see ``rayfed_ssl.methods.parts.privacy``.
 
+Differs: in the released code clients count alike (``weights`` and ``rest``: uniform) and alpha falls towards 0.2
+(``alpha_floor``), which is q_j of five equal clients alone; here it falls towards q_j.
+
 Shape legend: D projection, N clients.
 """
 
@@ -32,13 +35,23 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import WireSize, array_size
 from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import Correlation
-from rayfed_ssl.federated.workload import Traffic, Workload
-from rayfed_ssl.methods.parts.privacy import Mechanism, PrivacyConfig, Spent, noise, require_accountant, rho, spent
+from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.methods.parts.privacy import (
+    Mechanism,
+    PrivacyConfig,
+    Spent,
+    noise,
+    require_accountant,
+    rho,
+    spent,
+    statement,
+)
 from rayfed_ssl.objectives.base import Step, encoded_together
 from rayfed_ssl.objectives.spectral import SpectralConfig, clip_norm, correlation, spectral_loss
 from rayfed_ssl.settings.blocks import MethodConfig
@@ -80,51 +93,6 @@ class Config(MethodConfig):
     def others_count(self, t: int) -> bool:
         """Whether alpha is below 1 in round t, for a client that does not hold all images."""
         return self.alpha == "share" or (t > 1 and self.alpha_floor != 1)
-
-
-def check(config: RunSettings) -> None:
-    """Refuse sharing rounds that never come, an unused floor, what breaks the privacy bound. Raises ValueError."""
-    method = config.method_as(Config)
-    if method.share_rounds is not None:
-        if method.share_every != 1:
-            raise ValueError(f"method.share_every: found {method.share_every}; allowed beside method.share_rounds: 1")
-        if (last := max(method.share_rounds)) > config.train.rounds:
-            raise ValueError(f"method.share_rounds: found {last}; allowed: 1 to train.rounds={config.train.rounds}")
-    if method.alpha == "share" and method.alpha_floor is not None:
-        raise ValueError(f"method.alpha_floor: found {method.alpha_floor}; allowed beside method.alpha=share: null")
-    if method.privacy is None:
-        return
-    if config.plugins:
-        raise ValueError(
-            f"plugins: found {', '.join(p.name for p in config.plugins)} beside method.privacy, which does not cover "
-            "what a plug-in sends; allowed then: none"
-        )
-    mu = config.objective_as(SpectralConfig).clip
-    if mu is None or not math.isfinite(mu):
-        raise ValueError(
-            f"objective.clip: found {'null' if mu is None else mu}; method.privacy needs a finite bound on ||z||^2"
-        )
-    if method.sharing_mode == "train":
-        raise ValueError(
-            "method.sharing_mode: found 'train'; method.privacy allows eval only: with batch statistics one image "
-            "moves the embeddings of others, so the sensitivity bound does not hold"
-        )
-
-
-def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse privacy where the accountant is not installed. Raises UserError."""
-    if config.method_as(Config).privacy is not None:
-        require_accountant()
-
-
-def planned(config: RunSettings) -> str:
-    """Why results depend on the number of rounds planned, so that a run cannot be extended; empty where they do not."""
-    method = config.method_as(Config)
-    if method.alpha == "decay" and method.alpha_floor != 1:
-        return "method.alpha: found 'decay', which reaches its floor after train.rounds"
-    if method.privacy is not None and method.privacy.epsilon is not None and method.share_rounds is None:
-        return "method.privacy.epsilon: found a bound on what all of train.rounds may spend, which sets their noise"
-    return ""
 
 
 def noise_scale(config: RunSettings, images: int) -> float:
@@ -204,24 +172,6 @@ class Server(MethodServer[Config]):
         self.state["bank"] = {}  # client -> the R_j it sent last
         self.state["releases"] = {}  # client -> how many it was asked for
 
-    def workload(self, operation: str, client: int) -> Workload | None:
-        if operation == "correlation":  # float32
-            images = int(self.setup.federation.sizes[client])
-            matrix = {"correlation": 4 * self.config.projection_dim**2}
-            return Workload(images, matrix, passes=images * self.method.sharing_passes)
-        return self.fitting(client, weights=self.setup.network_size(self.config.clients.encoder(client)))
-
-    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
-        return ("correlation", TRAINS) if t in self.sharing else (TRAINS,)
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        if t == 0:
-            return Traffic(0, 0)
-        weights = self.setup.weight_bytes(self.config.clients.encoder(client))
-        matrix = 4 * self.config.projection_dim**2
-        others = bool(self.sharing) and t >= self.sharing[0]
-        return self.with_replies(weights + (matrix if others else 0), t, client, met)
-
     def asks_everybody(self, t: int) -> bool:
         return bool(self.sharing) and t == self.sharing[0]
 
@@ -268,6 +218,27 @@ class Server(MethodServer[Config]):
         floor = share if self.method.alpha_floor is None else self.method.alpha_floor
         return alpha_of(t, self.config.train.rounds, floor)
 
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        if operation == "correlation":
+            images = int(self.setup.federation.sizes[client])
+            return Workload.inferred(images, self.method.sharing_passes, correlation=self.matrix_size)
+        return self.fitting(client, **self.setup.network_sizes(self.common_encoder))
+
+    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
+        return ("correlation", TRAINS) if t in self.sharing else (TRAINS,)
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """Weights, for both operations; from the first round that shares on R_{-j}, too."""
+        weights = self.setup.network_sizes(self.common_encoder, "down")
+        return {**weights, "rest": self.matrix_size} if self.sharing and t >= self.sharing[0] else weights
+
+    @property
+    def matrix_size(self) -> WireSize:
+        """The size of R_j, and of R_{-j}."""
+        return array_size(self.config.projection_dim, self.config.projection_dim)
+
     # -- DP-CalR -------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -296,24 +267,8 @@ class Server(MethodServer[Config]):
         """What each client has spent, in both conversions; its Renyi curve is order times ``rho``."""
         if self.method.privacy is None:
             return None
-        clients = self.setup.clients
-        mechanisms = {c: self.released(c) for c in clients}
-        records = {m: spent(m, self.method.privacy.delta) for m in set(mechanisms.values())}  # of equal clients once
-        by_client = {c: records[mechanisms[c]] for c in clients}
-        scope = next(iter(by_client.values()))
-        return {
-            "epsilon": {c: record.epsilon for c, record in by_client.items()},
-            "epsilon_closed_form": {c: record.epsilon_closed_form for c, record in by_client.items()},
-            "rho": {c: rho(mechanisms[c]) for c in clients},
-            "delta": scope.delta,
-            "neighbours": scope.neighbours,
-            "covers": scope.covers,
-            "not_covered": scope.not_covered,
-            "releases": {c: record.releases for c, record in by_client.items()},
-            "planned_releases": len(self.sharing),
-            "sigma": {c: mechanisms[c].sigma for c in clients},
-            "clip": mechanisms[clients[0]].mu,
-        }
+        mechanisms = {client: self.released(client) for client in self.setup.clients}
+        return statement(mechanisms, self.method.privacy.delta, len(self.sharing))
 
     def notes(self) -> list[Note | str]:
         if self.method.privacy is None:
@@ -332,6 +287,51 @@ class Server(MethodServer[Config]):
             f"(closed form {most.epsilon_closed_form:.4g}) per client at delta {most.delta:g}; neighbours: "
             f"{most.neighbours}; not covered: {most.not_covered}",
         ]
+
+
+def check(config: RunSettings) -> None:
+    """Refuse sharing rounds that never come, an unused floor, what breaks the privacy bound. Raises ValueError."""
+    method = config.method_as(Config)
+    if method.share_rounds is not None:
+        if method.share_every != 1:
+            raise ValueError(f"method.share_every: found {method.share_every}; allowed beside method.share_rounds: 1")
+        if (last := max(method.share_rounds)) > config.train.rounds:
+            raise ValueError(f"method.share_rounds: found {last}; allowed: 1 to train.rounds={config.train.rounds}")
+    if method.alpha == "share" and method.alpha_floor is not None:
+        raise ValueError(f"method.alpha_floor: found {method.alpha_floor}; allowed beside method.alpha=share: null")
+    if method.privacy is None:
+        return
+    if config.plugins:
+        raise ValueError(
+            f"plugins: found {', '.join(p.name for p in config.plugins)} beside method.privacy, which does not cover "
+            "what a plug-in sends; allowed then: none"
+        )
+    mu = config.objective_as(SpectralConfig).clip
+    if mu is None or not math.isfinite(mu):
+        raise ValueError(
+            f"objective.clip: found {'null' if mu is None else mu}; method.privacy needs a finite bound on ||z||^2"
+        )
+    if method.sharing_mode == "train":
+        raise ValueError(
+            "method.sharing_mode: found 'train'; method.privacy allows eval only: with batch statistics one image "
+            "moves the embeddings of others, so the sensitivity bound does not hold"
+        )
+
+
+def check_federation(config: RunSettings, federation: Federation) -> None:
+    """Refuse privacy where the accountant is not installed. Raises UserError."""
+    if config.method_as(Config).privacy is not None:
+        require_accountant()
+
+
+def planned(config: RunSettings) -> str:
+    """Why results depend on the number of rounds planned, so that a run cannot be extended; empty where they do not."""
+    method = config.method_as(Config)
+    if method.alpha == "decay" and method.alpha_floor != 1:
+        return "method.alpha: found 'decay', which reaches its floor after train.rounds"
+    if method.privacy is not None and method.privacy.epsilon is not None and method.share_rounds is None:
+        return "method.privacy.epsilon: found a bound on what all of train.rounds may spend, which sets their noise"
+    return ""
 
 
 def as_summed(client: EncoderClient[Any], z: Tensor) -> Tensor:

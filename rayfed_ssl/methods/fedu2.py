@@ -132,39 +132,31 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Server(fedavg.Server[Config]):
-    def fit_batches(self, client: int) -> Batches:
-        """The batches of one `fit`, by the client's own number of local epochs."""
-        return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
-
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """A third view of every image, where turns are predicted."""
-        cost = self.fitting(client, weights=self.setup.network_size(self.common_encoder))
-        if not self.method.rotation:
-            return cost
-        return with_third_view(cost)
-
     def round(self, t: int, cohort: Cohort) -> None:
         by = self.counts(cohort.clients)
         if not self.method.eua:
             self.weights = cohort.mean("train", by=by, each=self.epochs, weights=self.weights)["weights"]
             return
-        old, count = self.weights, self.weights.parameters
-        found = dict(_vectors(cohort.ask("train", each=self.epochs, weights=old)))  # all of the round's models
-        if not found:
-            return  # without a reply the round fails at its end
-        counts, models = np.array([by[client] for client in found]), list(found.values())
-        q, lr = counts / counts.sum(), self.method.fixed_lr
-        moved = [model[:count] for model in models]
-        new, alpha = unified_step(old.vector[:count], moved, lr or AUTHORS_LR, relative=q if lr is None else None)
+        models = dict(_vectors(cohort.ask("train", each=self.epochs, weights=self.weights)))  # all of the round's
+        if models:  # without a reply the round fails at its end
+            counts = np.array([by[client] for client in models])
+            self.weights = self.unified(self.weights, list(models.values()), counts / counts.sum())
+
+    def unified(self, old: Weights, models: Sequence[np.ndarray], q: np.ndarray) -> Weights:
+        """EUA's step from ``old`` (P + b,) over the parameters of the clients' ``models`` (P + b,); running statistics
+        are their mean with shares ``q`` (n,). Records the step.
+        """
+        count, lr = old.parameters, self.method.fixed_lr
+        start, ends = old.vector[:count], [model[:count] for model in models]
+        new, alpha = unified_step(start, ends, lr or AUTHORS_LR, relative=q if lr is None else None)
         statistics = sum(share * model[count:].astype(np.float64) for share, model in zip(q, models, strict=True))
-        self.weights = old.with_vector(np.concatenate([new, np.asarray(statistics, np.float32)]))
-        step = new.astype(np.float64) - old.vector[:count]
-        cosines = [_cosine(model[:count].astype(np.float64) - old.vector[:count], step) for model in models]
+        step = new.astype(np.float64) - start
         self.metrics |= {
             "fedu2/step": float(np.linalg.norm(step)),
             "fedu2/active": float((alpha > 0).sum()),
-            "fedu2/agreement": min(cosines),
+            "fedu2/agreement": min(_cosine(end.astype(np.float64) - start, step) for end in ends),
         }
+        return old.with_vector(np.concatenate([new, np.asarray(statistics, np.float32)]))
 
     def counts(self, clients: Sequence[int]) -> dict[int, float]:
         """Each client's share of the round's images, sharpened; or all the same."""
@@ -184,6 +176,17 @@ class Server(fedavg.Server[Config]):
     def epochs(self, client: int) -> dict[str, int]:
         """A field of one client's message, a single number; none where steps are set instead of epochs."""
         return {} if self.config.train.local_steps else {"epochs": self.local_epochs(client)}
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def fit_batches(self, client: int) -> Batches:
+        """The batches of one `fit`, by the client's own number of local epochs."""
+        return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """A third view of every image, where turns are predicted."""
+        epochs = self.fitting(client, **self.setup.network_sizes(self.common_encoder))
+        return with_third_view(epochs) if self.method.rotation else epochs
 
 
 def _vectors(replies: Iterator[Reply]) -> Iterator[tuple[int, np.ndarray]]:

@@ -16,7 +16,6 @@ Shape legend: B batch, D projection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -112,11 +111,11 @@ class Server(fedavg.Server[Config]):
         if cost is None:
             return None
         options, seen = self.method, cost.images
-        passes = seen if options.global_contrast else 0
-        passes += BOTH_WAYS * seen if options.local_relation else 0
+        random = seen if options.local_relation or options.global_relation else 0
+        passes = BOTH_WAYS * seen if options.local_relation else 0
+        passes += seen if options.global_contrast else 0
         passes += seen if options.global_relation else 0
-        related = options.local_relation or options.global_relation
-        return replace(cost, images=2 * seen if related else seen, passes=passes)
+        return cost + Workload(random, passes=passes)
 
 
 def check(config: RunSettings) -> None:

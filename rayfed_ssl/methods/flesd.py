@@ -8,7 +8,8 @@ a FIFO queue of keys of a momentum encoder (eq. 10), with their positions in the
 global model. No N x N matrix exists anywhere: a batch's rows and columns of M are formed from the R_k.
 
 Differs: clients train with the run's SimCLR objective, NT-Xent by default; eq. 3 is InfoNCE from view 1 to view 2
-(``objective.directional``), which ``configs/flesd_cifar10.yaml`` sets.
+(``objective.directional``), which ``configs/flesd_cifar10.yaml`` sets. The queue is filled before the first step and
+kept over epochs; in the released code steps without gradients fill it in each epoch.
 
 Clients whose architecture is not the student's train their own models on from round to round, and get nothing back.
 ``flesd_cc`` is FLESD with one round.
@@ -34,12 +35,13 @@ from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
+from rayfed_ssl.federated.ledger import array_size
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.federated.uploads import PublicOutputs
-from rayfed_ssl.federated.workload import Traffic, Workload, local_batches
+from rayfed_ssl.federated.workload import Workload, local_batches
 from rayfed_ssl.models.encoders import EncoderName, encoder_dim
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import kl_divergence
@@ -289,24 +291,6 @@ class Server(MethodServer[Options]):
         ratios = [self.ratio(self.config.clients.encoder(r.client)) for r in replies]
         self.metrics["flesd/break_even_ratio"] = float(np.mean(ratios))
 
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        encoder = self.config.clients.encoder(client)
-        if t == 0:
-            return Traffic(self.setup.federation.public_images.pixels.nbytes, 0)
-        down = self.setup.weight_bytes(encoder) if shares_weights(self.config) else 0
-        return self.with_replies(down, t, client, met)
-
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """Local epochs, then one pass over the public images for their representations."""
-        row = row_bytes(self.dimensions[self.config.clients.encoder(client)], self.method.upload)
-        return self.fitting(client) + Workload(self.images, {"representations": self.images * row}, passes=self.images)
-
-    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """The first anchors, then the epochs of the distillation."""
-        anchors = anchors_of(self.method, self.images)
-        batch = min(self.method.batch_size, anchors)
-        return anchors + local_batches(self.config, self.images, self.method.epochs, batch).images if t else 0
-
     def ratio(self, encoder: str) -> float:
         """Bytes of a client's representations over those of its weights; below 1 they are the cheaper (eq. 11)."""
         return self.images * row_bytes(self.dimensions[encoder], self.method.upload) / self.weight_bytes[encoder]
@@ -324,6 +308,27 @@ class Server(MethodServer[Options]):
     def evaluated_encoders(self) -> list[EvaluatedEncoder]:
         student = EvaluatedEncoder(None, student_encoder(self.config), self.weights)
         return [student] if shares_weights(self.config) else [student, *self.own_encoders()]
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def publishes(self) -> Mapping[str, object]:
+        return {PUBLIC_IMAGES: self.setup.federation.public_images.pixels}
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """Weights, where every client has the student's architecture."""
+        return self.setup.network_sizes(self.common_encoder, "down") if shares_weights(self.config) else {}
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """Local epochs, then one pass over the public images for their representations."""
+        width = self.dimensions[self.config.clients.encoder(client)]
+        rows = array_size(self.images, width, dtype=self.method.upload)
+        return self.fitting(client) + Workload.inferred(self.images, representations=rows)
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """The first anchors, then the epochs of the distillation."""
+        anchors = anchors_of(self.method, self.images)
+        batch = min(self.method.batch_size, anchors)
+        return anchors + local_batches(self.config, self.images, self.method.epochs, batch).images if t else 0
 
 
 def check(config: RunSettings) -> None:

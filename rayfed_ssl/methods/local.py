@@ -38,12 +38,6 @@ class Client(tasks.TaskClient[Config]):
 
 
 class Server(tasks.TaskServer[Config]):
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        return Traffic(0, 0)
-
-    def workload(self, operation: str, client: int) -> Workload | None:
-        return None if self.supervised else self.fitting(client)  # early stopping decides how long tasks take
-
     def round(self, t: int, cohort: Cohort) -> None:
         if self.supervised:
             pretrain(self, cohort)
@@ -60,6 +54,14 @@ class Server(tasks.TaskServer[Config]):
     def supervised(self) -> bool:
         """Whether clients learn tasks of their own."""
         return learns_tasks(self.config)
+
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
+        return Traffic(0, 0)
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        return None if self.supervised else self.fitting(client)  # early stopping decides how long tasks take
 
 
 def learns_tasks(config: RunSettings) -> bool:

@@ -19,7 +19,7 @@ Shape legend: B batch, D projection, G global centroids, L local centroids, M me
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -31,11 +31,12 @@ from torch import Tensor
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.client import EncoderClient, Loss, target_modules
 from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.ledger import array_size
 from rayfed_ssl.federated.messages import TRAINS, Reply
-from rayfed_ssl.federated.method import Info, Method, only
+from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
-from rayfed_ssl.federated.workload import Traffic, Workload
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.methods.parts.centroids import fit_centroids, local_centroids, spread
 from rayfed_ssl.methods.parts.third_view import turns_loss, with_third_view
 from rayfed_ssl.models.network import Network
@@ -154,44 +155,6 @@ class Server(MethodServer[Config]):
         self.weights = self.initial_weights()
         self.state |= {"target": None, "centroids": None}  # no target: a copy of the weights
 
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """A view of each image of the memory; where the client trains, local epochs, with a third view of every image
-        where turns are predicted.
-        """
-        remembered = min(self.method.memory, int(self.setup.federation.sizes[client]))
-        memory = Workload(remembered, {"centroids": self.centroid_bytes(client)}, passes=remembered)
-        if operation == "cluster":
-            return memory
-        encoder = self.common_encoder
-        cost = self.fitting(client, weights=self.setup.network_size(encoder), target=self.setup.target_size(encoder))
-        if self.method.rotation:
-            cost = with_third_view(cost)
-        return cost + memory
-
-    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
-        return ("cluster", TRAINS) if t == 1 else (TRAINS,)
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        """Both networks and global centroids down, both networks and local centroids up. In the first round the target
-        is a copy that does not come down, and clients cluster twice.
-        """
-        if t == 0:
-            return Traffic(0, 0)
-        weights, target = (
-            size(self.common_encoder, "down").total for size in (self.setup.network_size, self.setup.target_size)
-        )
-        clusters = 4 * self.method.global_clusters * self.config.projection_dim
-        return self.with_replies(weights + (target if t > 1 else 0) + clusters, t, client, met)
-
-    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
-        """0: global centroids are fitted to local ones, not to images."""
-        return 0
-
-    def centroid_bytes(self, client: int) -> int:
-        """Bytes of a client's local centroids (L, D), float32: no more than its memory has rows."""
-        rows = min(self.method.local_clusters, self.method.memory, int(self.setup.federation.sizes[client]))
-        return 4 * rows * self.config.projection_dim
-
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
         return counting(self.method.weights, clients)
 
@@ -212,6 +175,32 @@ class Server(MethodServer[Config]):
         self.metrics |= {"orchestra/clusters": found_spread.clusters, "orchestra/cosine": found_spread.cosine}
         self.state["centroids"] = fitted
 
+    # -- costs ---------------------------------------------------------------------------------------------------------
+
+    def workload(self, operation: str, client: int) -> Workload | None:
+        """A view of each image of the memory; where the client trains, local epochs, with a third view of every image
+        where turns are predicted.
+        """
+        remembered = min(self.method.memory, int(self.setup.federation.sizes[client]))
+        local = array_size(min(self.method.local_clusters, remembered), self.config.projection_dim)
+        memory = Workload.inferred(remembered, centroids=local)
+        if operation == "cluster":
+            return memory
+        epochs = self.fitting(client, **self.setup.network_sizes(self.common_encoder, target=True))
+        return memory + (with_third_view(epochs) if self.method.rotation else epochs)
+
+    def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
+        return ("cluster", TRAINS) if t == 1 else (TRAINS,)
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """In the first round the target is a copy, and does not come down."""
+        networks = self.setup.network_sizes(self.common_encoder, "down", target=t > 1)
+        return {**networks, "centroids": array_size(self.method.global_clusters, self.config.projection_dim)}
+
+    def server_images(self, t: int, clients: Sequence[int]) -> int | None:
+        """0: global centroids are fitted to local ones, not to images."""
+        return 0
+
 
 def check(config: RunSettings) -> None:
     """Refuse the objective's other loss: of the objective there is only its temperature. Raises ValueError."""
@@ -229,5 +218,6 @@ ORCHESTRA = Method(
     accepts=only("simclr"),
     service=Service,
     check=check,
+    footprint=lambda config, images: ClientFootprint(target_down="common"),
     uploads={"centroids": Entries(network="target")},
 )

@@ -14,7 +14,7 @@ Shape legend: B batch, D projection and feature, w dimensions of a subspace.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -28,9 +28,8 @@ from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.client import EncoderClient, Loss
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.ledger import WireSize, array_size
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
-from rayfed_ssl.federated.server import MethodServer, counting
-from rayfed_ssl.federated.workload import Traffic, Workload
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.models.encoders import encoder_dim
 from rayfed_ssl.objectives.align_uniform import AlignUniformConfig, align_uniform
@@ -86,25 +85,12 @@ class Client(EncoderClient[Config]):
         return a.float().to(self.context.device)
 
 
-class Server(MethodServer[Config]):
+class Server(fedavg.Server[Config]):
     def start(self, cohort: Cohort) -> None:
-        self.weights = self.initial_weights()
+        super().start(cohort)
         draws = generator(self.config.seed, "subspaces")
         self.state["subspaces"] = subspaces(self.config.projection_dim, self.config.clients.count, draws).numpy()
         self.state["met"] = []
-
-    def workload(self, operation: str, client: int) -> Workload | None:
-        return self.fitting(client, weights=self.setup.network_size(self.common_encoder))
-
-    def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        """Weights both ways; a client that is asked for the first time gets its dimensions."""
-        if t == 0:
-            return Traffic(0, 0)
-        weights = self.setup.weight_bytes(self.common_encoder)
-        return self.with_replies(weights + (0 if client in met else dimensions_bytes(self.config)), t, client, met)
-
-    def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
-        return counting(self.method.weights, clients)
 
     def round(self, t: int, cohort: Cohort) -> None:
         by, met, rows = self.counts(cohort.clients), self.state["met"], self.state["subspaces"]
@@ -117,10 +103,17 @@ class Server(MethodServer[Config]):
         self.weights = result["weights"]
         self.state["met"] = sorted({*met, *(reply.client for reply in result.replies)})
 
+    # -- costs ---------------------------------------------------------------------------------------------------------
 
-def dimensions_bytes(config: RunSettings) -> int:
-    """Bytes of a client's dimensions, w int64."""
-    return 8 * (config.projection_dim // config.clients.count)
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        """Weights; a client that is asked for the first time gets its dimensions."""
+        weights = self.setup.network_sizes(self.common_encoder, "down")
+        return weights if client in met else {**weights, "subspace": dimensions(self.config)}
+
+
+def dimensions(config: RunSettings) -> WireSize:
+    """The size of a client's dimensions, (w,) int64."""
+    return array_size(config.projection_dim // config.clients.count, dtype="int64")
 
 
 def check(config: RunSettings) -> None:
@@ -166,5 +159,5 @@ SSD = Method(
     unused=unused,
     check=check,
     check_federation=check_federation,
-    footprint=lambda config, images: ClientFootprint(state=dimensions_bytes(config)),
+    footprint=lambda config, images: ClientFootprint(state=dimensions(config).total),
 )

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import in_file_name
+from rayfed_ssl.base.text import in_file_name, nearest, printable
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.encoders import OPTIONS, build_encoder
 from rayfed_ssl.models.heads import ModelConfig
@@ -29,6 +29,7 @@ from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 
 GLOBAL = "global"  # the name of the files of the encoder that no client owns
+_ONE = "nothing: the run has one encoder, the global one"
 
 
 class NoEncoder(UserError):
@@ -158,8 +159,9 @@ def held_by(client: int | None, files: Iterable[ExportedFile]) -> ExportedFile |
     return next((file for file in files if (file.stem == GLOBAL if client is None else file.client == client)), None)
 
 
-def find(run: Path, client: int | None = None) -> ExportedFile:
-    """The global encoder of the run in a folder, or that of ``client``, whatever name the client has.
+def find(run: Path, client: int | str | None = None) -> ExportedFile:
+    """The global encoder of the run in a folder, or that of ``client``, by its number or its name; what is a number
+    means one, also where a client is called so.
 
     Without ``client``, a run that has no global encoder has to have one client.
 
@@ -168,16 +170,36 @@ def find(run: Path, client: int | None = None) -> ExportedFile:
     """
     files = exported_by(run)
     own = {file.client: file for file in files if file.client is not None}
+    if isinstance(client, str):
+        client = int(client) if client.isdecimal() else _number_of(client, own, run)
     found = held_by(client, files)
     if found is None and client is None and len(own) == 1:
         (found,) = own.values()
     if found is not None:
         return found
-    shown = ", ".join(str(number) for number in sorted(own)[:20]) + (", .." if len(own) > 20 else "")
+    shown = _some(map(str, sorted(own)))
     if client is None:
         raise UserError(f"--client: not given, and {run} has an encoder per client and no global one; allowed: {shown}")
-    allowed = shown or "nothing: the run has one encoder, the global one"
-    raise UserError(f"--client: found {client}, of which {run} has no encoder; allowed: {allowed}")
+    raise UserError(f"--client: found {client}, of which {run} has no encoder; allowed: {shown or _ONE}")
+
+
+def _number_of(name: str, own: Mapping[int, ExportedFile], run: Path) -> int:
+    """The client of this name, among those whose encoders ``own`` has. Raises UserError where none is called so."""
+    names = {str(file.description["client_name"]): n for n, file in own.items() if "client_name" in file.description}
+    if name in names:
+        return names[name]
+    allowed = _some(map(printable, names)) or _some(map(str, sorted(own)))
+    unnamed = " (its clients have no names)" if own and not names else ""
+    raise UserError(
+        f"--client: found {printable(name)!r}, of which {run} has no encoder{unnamed}; allowed: {allowed or _ONE}"
+        f"{nearest(name, names)}"
+    )
+
+
+def _some(words: Iterable[str]) -> str:
+    """The first 20, and whether there are more."""
+    known = list(words)
+    return ", ".join(known[:20]) + (", .." if len(known) > 20 else "")
 
 
 def load_exported(folder: Path | str, name: str = GLOBAL) -> Encoder:

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from rayfed_ssl.records.comparison import difference
+from rayfed_ssl.records.comparison import STARTED, difference
+from rayfed_ssl.records.comparison import UNTRAINED as UNTRAINED_ENCODER
 from rayfed_ssl.records.significance import APART, MARGIN, Judgement
 
 INTERVAL = "the 95% interval of their paired differences over repeats (Student's t)"
 SHARES = ("accuracy.", "select.", "best.", "untrained.")  # metrics between 0 and 1
 CHOICE = "choice.json"  # in a sweep's folder: what was chosen, by what, and what a reader has to know of it
 UNTRAINED = "untrained."  # and a metric: the column of the same before training
+START = "start"  # the column of the file or run that trials' encoders began with (``model.start``), where any did
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,15 @@ def untrained_of(rows: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
     return [value for row in rows if (value := row.get(f"{UNTRAINED}{metric}")) is not None]
 
 
+def before_training(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the trials' encoders were before training: as a comparison says it, the starting encoder where any began
+    with ``model.start``.
+    """
+    return STARTED if any(row.get(START) is not None for row in rows) else UNTRAINED_ENCODER
+
+
 def below_untrained(rows: Sequence[Mapping[str, Any]], choice: Choice, metric: str, mode: str) -> tuple[int, ...]:
-    """The configurations with a score that are worse than their untrained encoder in the mean of repeats, the best
+    """The configurations with a score whose encoders are worse than before training in the mean of repeats, the best
     first; none by what is no share, such as effective rank, of which neither is better.
     """
     if not metric.startswith(SHARES):

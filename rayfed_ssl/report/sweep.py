@@ -16,7 +16,15 @@ from matplotlib.figure import Figure
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.significance import APART, partly_by_chance
-from rayfed_ssl.records.sweep_choice import CHOICE, Choice, below_untrained, choose, untrained_of
+from rayfed_ssl.records.sweep_choice import (
+    CHOICE,
+    START,
+    Choice,
+    before_training,
+    below_untrained,
+    choose,
+    untrained_of,
+)
 from rayfed_ssl.report.formats import number, percent, plural, size, span
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, words, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
@@ -35,6 +43,7 @@ COLUMNS = (
     "up_bytes",
     "down_bytes",
     "wall_s",
+    START,
 )
 FRACTIONS = ("accuracy.", "select.", "best.", "untrained.")
 KEYS = 9  # the most keys with a figure
@@ -140,7 +149,7 @@ def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: st
     text = f"Of {plural(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is "
     text += f"the best by {printable(metric, 60)}{labels}: {_score(own[0]['score'], metric)} with {told}"
     if below := below_untrained(rows, choice, metric, mode):
-        text += f"; worse than the untrained encoder, chance not counted: number {', '.join(map(str, below))}"
+        text += f"; worse than the {before_training(rows)}, chance not counted: number {', '.join(map(str, below))}"
     if choice.level:
         text += f"; level with it: number {', '.join(map(str, choice.level))}, because {choice.why_level}"
     if choice.apart:
@@ -183,7 +192,7 @@ def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str
     if began := untrained_of(rows, metric):
         low, high = _score(min(began), metric), _score(max(began), metric)
         value = Cell(low if low == high else f"{low} to {high}")
-        body.append([Cell("untrained encoder"), *(Cell("–") for _ in keys), value, *(Cell("–") for _ in range(3))])
+        body.append([Cell(before_training(rows)), *(Cell("–") for _ in keys), value, *(Cell("–") for _ in range(3))])
     head = [
         "configuration",
         *(printable(key, 60) for key in keys),

@@ -135,8 +135,8 @@ def check_student(student: str | None, clients: ClientsConfig) -> None:
 
 
 class OptimizerConfig(Block):
-    """The optimiser of local training. It is made anew each round: no momentum carries over, as in the codes of FLESD,
-    FedSC, EasyFL, FedX and Orchestra.
+    """The optimiser of local training. By default it is made anew each round: no momentum carries over, as in the codes
+    of FLESD, FedSC, EasyFL, FedX and Orchestra.
     """
 
     name: Literal["sgd", "adam", "adamw", "lars"] = "sgd"
@@ -159,6 +159,10 @@ class OptimizerConfig(Block):
     """Rounds W of warm-up before the schedule, fewer than ``train.rounds``: round t <= W has lr t / W. 0: none."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of a step's gradient; null: any."""
+    keep: bool = False
+    """Whether a client's local epochs go on with the momentum, or Adam's moments, of its last round; they stay with the
+    client, are never sent or averaged, and take the room of one or two models a client.
+    """
 
 
 class TrainConfig(Block):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,7 +30,6 @@ from rayfed_ssl.settings.files import validate
 from rayfed_ssl.settings.plain_yaml import parse, problem
 
 PARQUET = ("*.parquet", "data/*.parquet", "*/*.parquet")
-KEY_TO_SET = re.compile(r"\bdata\.(layout|group|range|test_split|max_pixels)=")
 NEED_A_PATH = frozenset({"parquet", "imagefolder", "hub", "table", "arrays"})
 
 
@@ -89,7 +87,7 @@ def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[Non
     ``option``: a command's data set has no keys to set.
 
     Raises:
-        UserError: in the place of ``Unnamed``, or of one whose message has such a key.
+        UserError: in the place of ``Unnamed``, or of one with a key to set.
     """
     try:
         yield
@@ -99,10 +97,10 @@ def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[Non
             f"{error.problem}{error.remedy}, as {option}{in_block({**block, 'columns': columns})}"
         ) from None
     except UserError as error:
-        if (found := KEY_TO_SET.search(str(error))) is None:
+        if error.to_set is None:
             raise
-        how = in_block({**block, found[1]: "VALUE"})
-        raise UserError(f"{error}; here data.{found[1]} stands in a block: {option}{how}") from None
+        how = in_block({**block, error.to_set: "VALUE"})
+        raise UserError(f"{error}; here data.{error.to_set} stands in a block: {option}{how}") from None
 
 
 def title(config: SourceConfig) -> str:

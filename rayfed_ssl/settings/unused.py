@@ -77,6 +77,8 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
         found["train.local_epochs"] = "train.local_steps=null"
     if config.train.optimizer.name not in ("sgd", "lars"):
         found["train.optimizer.momentum"] = "train.optimizer.name=sgd or lars"
+    elif config.train.optimizer.momentum == 0:
+        found["train.optimizer.keep"] = "train.optimizer.momentum above 0"
     if config.train.optimizer.name != "lars":
         found["train.optimizer.trust_coefficient"] = "train.optimizer.name=lars"
     if config.resources.device == "cpu":

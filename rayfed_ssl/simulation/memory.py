@@ -1,15 +1,18 @@
 """Refuses a run, before it starts, if what it keeps of its clients between rounds does not fit into memory.
 
 The estimate is an upper bound: clients that can have taken part by the last round, times what each one's state holds
-(its model where it keeps one, its momentum target, arrays of the method's own), once more for those of one round, whose
-old states stand until the new ones are committed. What every method needs whatever the number of clients (images, a
-model per process) is not part of it.
+(its model where it keeps one, its momentum target, its optimiser's moments, arrays of the method's own), once more for
+those of one round, whose old states stand until the new ones are committed. Where ``transport.down`` is set, the server
+also remembers what it sent last, as it was and as it arrived. What every method needs whatever the number of clients
+(images, a model per process) is not part of it.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,12 +21,15 @@ import numpy as np
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import amount
 from rayfed_ssl.base.weights import pack
-from rayfed_ssl.config import RunConfig
+from rayfed_ssl.config import RunConfig, sends_weights
 from rayfed_ssl.federated.client import target_modules
+from rayfed_ssl.federated.coding import RECENT
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
+from rayfed_ssl.federated.local_optimizer import moments_of
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.settings.transport import FULL
 
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (  # limit, usage; beside them memory.stat says how much of the usage the kernel would give up
@@ -40,6 +46,7 @@ class Estimate:
     again: int  # whose state exists twice for a moment: one round's
     state: float  # of one client, where clients' states lie
     bank: float  # of one client, at the server
+    downloads: float = 0.0  # that the server remembers in both forms, until the next round
 
 
 @dataclass(frozen=True)
@@ -58,19 +65,54 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
     ]
     models, state = sum(part.models for part in parts), float(sum(part.state for part in parts))
     objective = build_objective(config.objective)
-    if models or config.keeps_target:
+    kept = moments_of(config.train.optimizer) if config.train.optimizer.keep else 0
+    if models or config.keeps_target or kept:
         initial = InitialWeights(config, federation)
         encoders = Counter(config.clients.encoder(client) for client in federation.clients)
         for encoder, count in encoders.items():
             followed = target_modules(initial.network(encoder), objective.target_heads) if config.keeps_target else ()
-            each = models * initial(encoder).vector.nbytes + pack(*followed).vector.nbytes
+            each = (models + kept) * initial(encoder).vector.nbytes + pack(*followed).vector.nbytes
             state += each * count / len(federation.clients)
     if objective.keeps_memory:
         state += objective.memory_bytes(objective.memory_dim(config.model))
     clients = len(federation.clients)
     at_once = clients if any(part.everybody for part in parts) else min(clients, config.cohort_size)
     reached = min(clients, at_once * config.train.rounds)
-    return Estimate(reached, at_once, state, float(sum(part.bank for part in parts)))
+    downloads = _downloads(config, federation, at_once, {part.target_down for part in parts})
+    return Estimate(reached, at_once, state, float(sum(part.bank for part in parts)), downloads)
+
+
+def _downloads(config: RunConfig, federation: Federation, at_once: int, targets_down: Set[str | None]) -> float:
+    """Bytes of the most downloads that the server remembers (:class:`Downloads`): of those of a round the RECENT
+    largest, each as it was sent and as it arrived. Nothing where they arrive as they were sent.
+
+    Args:
+        targets_down: with ``own`` among them each of the ``at_once`` clients of a round is sent a momentum target and
+            no model. Else those of one architecture are sent one model, under FedBuff one of each version that they
+            started from, and with ``common`` a target beside it.
+    """
+    if config.transport.down == FULL or "down" not in sends_weights(config):
+        return 0.0
+    initial, heads = InitialWeights(config, federation), build_objective(config.objective).target_heads
+    encoders = Counter(config.clients.encoder(client) for client in federation.clients)
+    models = {encoder: initial(encoder).vector.nbytes for encoder in encoders}
+    targets = {encoder: pack(*target_modules(initial.network(encoder), heads)).vector.nbytes for encoder in encoders}
+    if "own" in targets_down:
+        sizes = heapq.nlargest(at_once, (targets[encoder] for encoder in encoders.elements()))
+    else:
+        sizes = [size for size in models.values() for _ in range(_versions(config, len(federation.clients)))]
+        sizes += targets.values() if config.averages_target or "common" in targets_down else ()
+    return 2.0 * sum(heapq.nlargest(RECENT, sizes))
+
+
+def _versions(config: RunConfig, clients: int) -> int:
+    """Of how many versions of the model the replies of one round can be: those of clients at work when it began, and
+    the newest.
+    """
+    server = config.server
+    if server.schedule == "sync":
+        return 1
+    return min(server.buffer, (server.concurrency or config.participants(clients)) + 1, server.staleness_max + 1)
 
 
 def check_fits(config: RunConfig, needed: Estimate, states: Room, banks: Room) -> None:
@@ -79,17 +121,26 @@ def check_fits(config: RunConfig, needed: Estimate, states: Room, banks: Room) -
     Raises:
         UserError: with the sum and how many clients would fit.
     """
+    if needed.downloads > banks.bytes:
+        raise UserError(
+            f"transport.down: found {config.transport.down.name}, with which the server remembers "
+            f"{amount(needed.downloads)} of what it sends in a round; {banks.name} has {amount(banks.bytes)}; allowed "
+            "then: float32"
+        )
     for place in {states, banks}:
         holds_states = place == states
         each = (needed.state if holds_states else 0.0) + (needed.bank if place == banks else 0.0)
         again = needed.state * needed.again if holds_states else 0.0
-        if (total := each * needed.clients + again) > place.bytes:
-            fits = int(max(place.bytes, 0.0) / (total / needed.clients))
+        downloads = needed.downloads if place == banks else 0.0
+        if (total := each * needed.clients + again) > place.bytes - downloads:
+            fits = int(max(place.bytes - downloads, 0.0) / (total / needed.clients))
+            taken = f", {amount(downloads)} of it for downloads (transport.down)" if downloads else ""
             target = ", objective.target=reset" if config.keeps_target and holds_states else ""
             raise UserError(
                 f"clients.count: found {config.clients.count}; {config.method.name} keeps {amount(each)} of each "
                 f"client between rounds, {amount(total)} of the {needed.clients} that can take part; {place.name} has "
-                f"{amount(place.bytes)}: at most {fits} clients (or a smaller clients.encoders, more memory{target})"
+                f"{amount(place.bytes)}{taken}: at most {fits} clients (or a smaller "
+                f"clients.encoders, more memory{target})"
             )
 
 

@@ -311,8 +311,8 @@ def _round_values(cohort: Cohort, seconds: float) -> dict[str, float]:
     if trained:
         losses = [measured["loss"] for measured in trained.values()]
         values["train/loss"] = float(np.average(losses, weights=images if any(images) else None))
-    if rates := [measured["lr"] for measured in trained.values() if "lr" in measured]:
-        values["train/lr"] = rates[0]
+    if rates := {client: measured["lr"] for client, measured in trained.items() if "lr" in measured}:
+        values["train/lr"] = _rate(rates, {client: trained[client].get("images", 0.0) for client in rates})
     if any(images):
         values["train/images"] = sum(images)
         values["system/images_per_s"] = values["train/images"] / seconds
@@ -324,6 +324,17 @@ def _round_values(cohort: Cohort, seconds: float) -> dict[str, float]:
     if cohort.dropped:
         values["system/dropped_clients"] = float(len({error.client for error in cohort.dropped}))
     return values
+
+
+def _rate(rates: Mapping[int, float], images: Mapping[int, float]) -> float:
+    """The clients' learning rate; where they have several, as those of a FedBuff update that began rounds apart, their
+    mean, weighted by images as the loss is.
+    """
+    first, *others = rates.values()
+    if all(rate == first for rate in others):
+        return first
+    weights = list(images.values())
+    return float(np.average([first, *others], weights=weights if any(weights) else None))
 
 
 def means_by_tag(parts: Mapping[int | None, Mapping[str, float]]) -> dict[str, float]:

@@ -167,7 +167,7 @@ def test_the_page_is_the_commands(run: rayfed_ssl.Run, tmp_path: Path, capsys: p
             "id_column: found 0; must be the name of a column, or None",
         ),
         (lambda run, out: run.embed("digits", id_column="x"), "id_column: found 'x'; digits has no columns, .*"),
-        (lambda run, out: run.embed("digits", client="0"), "client: found '0'; must be a whole number"),
+        (lambda run, out: run.embed("digits", client=0.0), "client: found 0.0; must be a whole number"),
         (lambda run, out: run.embed("digits", client=7), "client: found 7, of which .* has no encoder; .*"),
         (lambda run, out: run.embed(out / "broken"), "data: broken.png cannot be decoded .* out with skip_bad=True"),
         (lambda run, out: run.embed("nowhere"), "data: found 'nowhere', which does not exist.*"),

@@ -36,7 +36,17 @@ MODEL = {"width": 0.25, "projector": {"hidden": [16], "dim": 8}}
 
 @pytest.mark.parametrize(
     "path",
-    [rows.BOARD, rows.FIELD, rows.SHORT, rows.LONGER, rows.MANY, rows.LOSSES, rows.BYTES, rows.ROUNDS],
+    [
+        rows.BOARD,
+        rows.FIELD,
+        rows.SHORT,
+        rows.LONGER,
+        rows.MANY,
+        rows.LOSSES,
+        rows.BYTES,
+        rows.ROUNDS,
+        rows.SERVER_STEPS,
+    ],
     ids=lambda path: path.stem,
 )
 def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.text import in_file_name
 from rayfed_ssl.config import RunConfig, build
-from rayfed_ssl.evaluation import Split, by_client
+from rayfed_ssl.evaluation import Split, ValueKey, by_client
 from rayfed_ssl.evaluation.material import Material
 from rayfed_ssl.federated import measured_rows
 from rayfed_ssl.federated.federation import load_federation
@@ -56,6 +56,14 @@ def test_a_clients_value_is_the_common_answers_on_its_own_images() -> None:
     assert values == {"knn": 4 / 6, "own_knn@3": 1 / 2, "own_knn@8": 1.0}
     assert by_client(None, values) == {None: {"knn": 4 / 6}, 3: {"own_knn": 0.5}, 8: {"own_knn": 1.0}}
     assert by_client(3, {"knn": 0.5, "own_knn@3": 0.25}) == {3: {"knn": 0.5, "own_knn": 0.25}}
+
+
+def test_a_key_says_the_tag_and_the_client_and_is_read_as_it_was_written() -> None:
+    for text, key in (("knn", ValueKey("knn")), ("own_knn@3", ValueKey("own_knn", 3)), ("a/b@0", ValueKey("a/b", 0))):
+        assert ValueKey.of(text) == key
+        assert str(key) == text
+    with pytest.raises(ValueError, match="invalid literal"):
+        ValueKey.of("own_knn@north")
 
 
 def test_of_own_images_of_one_class_only_the_accuracy_is_taken() -> None:

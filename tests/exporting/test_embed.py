@@ -153,7 +153,7 @@ def test_tables_are_written_in_row_groups_while_images_are_read(
         seen.append(taken - done)
 
     catalogue = Catalogue(np.full(count, -1), None, (), images)
-    monkeypatch.setattr(embedding, "_images", lambda data, id_column, encoder: (catalogue, None))
+    monkeypatch.setattr(embedding, "_images", lambda *asked: embedding._Images(catalogue, None, {}))
     embed(encoder, "any", tmp_path / "x.parquet", progress=progress)
     assert max(seen) <= (2 * THREADS + 2) * BLOCK  # images that were read and not yet embedded
     written = pq.ParquetFile(tmp_path / "x.parquet").metadata

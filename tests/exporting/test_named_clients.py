@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,20 @@ def written(run: Path, client: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("client", range(3))
+def test_a_client_is_found_by_its_name(named_run: Path, client: int) -> None:
+    assert find(named_run, NAMES[client]).stem == find(named_run, str(client)).stem == STEMS[client]
+    found = rayfed_ssl.load(named_run).encoder(client=NAMES[client]).encoder
+    assert torch.equal(found.state_dict()[FIRST], written(named_run, client)[FIRST])
+
+
+def test_a_number_means_a_number_also_where_another_client_is_called_so(named_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(named_run, tmp_path / "run")
+    file = run / "encoder" / f"{STEMS[0]}.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"client_name": "1"}))
+    assert find(run, "1").stem == STEMS[1]
+
+
+@pytest.mark.parametrize("client", range(3))
 def test_a_client_is_found_by_its_number(named_run: Path, client: int) -> None:
     file = find(named_run, client)
     assert (file.stem, file.client, file.values.name) == (STEMS[client], client, f"{STEMS[client]}.safetensors")
@@ -85,7 +100,10 @@ def test_the_commands_take_it(named_run: Path, call: Call, tmp_path: Path) -> No
     accuracy = json.loads((named_run / "evaluation.json").read_text())["accuracy"]
     assert set(accuracy) == set(STEMS)
 
-    status, shown, err = call("export", run, "--to", "torchscript", "--client", "1")
+    assert call("embed", run, "digits", "--out", str(tmp_path / "y.parquet"), "--client", "ward 8")[::2] == (0, "")
+    assert pq.read_table(tmp_path / "y.parquet") == pq.read_table(out)
+
+    status, shown, err = call("export", run, "--to", "torchscript", "--client", "ward 8")
     assert (status, err) == (0, "")
     assert STEMS[1] in shown
     folder = named_run / "exported" / f"torchscript-{STEMS[1]}"
@@ -107,6 +125,22 @@ def test_who_has_no_encoder_is_named_alike(named_run: Path, call: Call) -> None:
         with pytest.raises(rayfed_ssl.UserError) as refused:
             rayfed_ssl.load(named_run).encoder(*map(int, options[1:]))
         assert str(refused.value) == f"client: {line}"
+    near, far = "; did you mean ward 8?", ""
+    for name, guess in (("Ward 9", near), ("zurich", "; did you mean Zürich?"), ("nobody at all", far)):
+        line = f"found '{name}', of which {run} has no encoder; allowed: Zürich, ward 8, 北京{guess}"
+        for command in (("embed", run, "digits", "--out", "x.parquet"), ("export", run, "--to", "torchscript")):
+            assert call(*command, "--client", name) == (2, "", f"--client: {line}\n")
+
+
+def test_a_name_in_a_run_without_names_is_refused(named_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(named_run, tmp_path / "run")
+    for stem in STEMS:
+        file = run / "encoder" / f"{stem}.json"
+        told = json.loads(file.read_text())
+        del told["client_name"]
+        file.write_text(json.dumps(told))
+    with pytest.raises(rayfed_ssl.UserError, match=r"has no encoder \(its clients have no names\); allowed: 0, 1, 2$"):
+        find(run, "ward 8")
 
 
 def test_the_report_looks_at_the_first_clients(named_run: Path) -> None:

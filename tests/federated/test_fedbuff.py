@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,21 @@ def test_who_drops_out_is_given_up_at_the_deadline_at_the_latest(
         found[drops] = {client: schedule.begin(cohort, client, 0) for client in range(4)}
     assert found[False] == {c: Attempt(20.0, lost=True) if c % 2 else Attempt(10.0, lost=False) for c in range(4)}
     assert found[True] == {c: Attempt(20.0 if c % 2 else 10.0, lost=True) for c in range(4)}
+
+
+@pytest.mark.long
+def test_the_rate_of_an_update_is_the_mean_over_the_versions_that_clients_started_from(tmp_path: Path) -> None:
+    """Clients of 10 and 25 seconds, an update at every second reply: at 20 client 0's two; at 30 client 1's, which
+    began in round 1, and client 0's, which began in round 2; each client has as many images.
+    """
+    pq.write_table(pa.table({"client": [0, 1], "latency_s": [10.0, 25.0]}), tmp_path / "d.parquet")
+    config = buffered("fedsimclr", clients__count=2, server__buffer=2, train__rounds=3,
+                      system={"devices": str(tmp_path / "d.parquet")}, train__optimizer__schedule="cosine",
+                      train__local_steps=1)  # fmt: skip
+    run_locally(config, tmp_path / "run")
+    first, second, _ = (0.05 / 2 * (1 + math.cos(math.pi * (t - 1) / 3)) for t in (1, 2, 3))
+    found = [measured(tmp_path / "run")[t, None, "train/lr"] for t in (1, 2)]
+    assert found == pytest.approx([first, (first + second) / 2])
 
 
 @pytest.mark.long

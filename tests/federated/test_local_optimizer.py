@@ -9,10 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torch import nn
 
-from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.client import EncoderClient, descend
 from rayfed_ssl.federated.federation import load_federation
-from rayfed_ssl.federated.local_optimizer import round_learning_rate
+from rayfed_ssl.federated.local_optimizer import (
+    moments,
+    moments_of,
+    new_optimizer,
+    round_learning_rate,
+    with_moments,
+)
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings.blocks import OptimizerConfig
 from rayfed_ssl.settings.files import ConfigError
@@ -110,3 +118,87 @@ def test_fedbuff_goes_by_the_version_that_a_client_started_from(tmp_path: Path) 
     )  # fmt: skip
     run_locally(config, tmp_path / "run")
     assert rates(tmp_path / "run", 3) == pytest.approx([0.2, 0.4, 0.2])
+
+
+# -- what is kept from round to round ----------------------------------------------------------------------------------
+
+RULES: list[dict[str, Any]] = [
+    {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01},
+    {"name": "sgd", "momentum": 0.0},
+    {"name": "adam"},
+    {"name": "adamw", "weight_decay": 0.1},
+    {"name": "lars", "trust_coefficient": 0.1},
+]
+
+
+def little() -> nn.Sequential:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4), nn.Linear(4, 2))
+    network[4].requires_grad_(False)
+    return network.to(memory_format=torch.channels_last)
+
+
+def trained(network: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        images = torch.randn(5, 2, 4, 4, generator=torch.Generator().manual_seed(step))
+        descend(optimizer, network(images).square().mean())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule['name']} {rule.get('momentum', '')}".strip())
+def test_two_optimisers_that_hand_over_are_one(rule: dict[str, Any]) -> None:
+    """PyTorch's own over six steps, against one of three steps and a fresh one that goes on with its moments."""
+    config = OptimizerConfig(lr=0.05, **rule)
+    whole, parts = little(), little()
+    trained(whole, new_optimizer(config, list(whole.parameters())[:4], 0.05, config.weight_decay), range(6))
+    first = new_optimizer(config, list(parts.parameters())[:4], 0.05, config.weight_decay)
+    trained(parts, first, range(3))
+    kept = moments(first, parts)
+    size = sum(value.size for values in kept.values() for name, value in values.items() if name != "step")
+    assert size == moments_of(config) * sum(p.numel() for p in list(parts.parameters())[:4])
+    trained(parts, first, range(7, 9))  # what is kept are copies
+    parts.load_state_dict(little().state_dict())
+    trained(parts, new_optimizer(config, list(parts.parameters())[:4], 0.05, config.weight_decay), range(3))
+    second = new_optimizer(config, list(parts.parameters())[:4], 0.05, config.weight_decay)
+    trained(parts, with_moments(second, parts, kept), range(3, 6))
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
+
+
+def test_a_client_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Two rounds of a client that trains alone, against one Adam of PyTorch over the same batches and views."""
+    keys = {"clients__count": 1, "train__optimizer": {"name": "adam", "lr": 0.01, "keep": True}}
+    config = tiny("local", train__rounds=2, evaluation__protocols=[], data__partition__name="iid", **keys)
+    worker = Worker(config, load_federation(config))
+    state: dict[str, Any] = {}
+    for t in (1, 2):
+        worker.method.client(worker, 0, t, "train", state).perform({})
+    first = worker.method.client(worker, 0, 1, "train", {})
+    first.load_own()
+    network = first.network.train()
+    optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=0.01)
+    for t in (1, 2):
+        client = worker.method.client(worker, 0, t, "train", {})
+        pixels, loss, draws = client.pixels(), client.objective_loss(), client.generator("views")
+        for rows in client.batches(len(pixels)):
+            descend(optimizer, loss(client.views(pixels[rows], draws, 2), rows).loss)
+    assert first.weights.vector.tobytes() == state["model"].vector.tobytes()
+
+
+@pytest.mark.parametrize("method", ["fedbyol", "fedca", "fedmd"])
+def test_resumed_and_kept_are_the_same_bits(tmp_path: Path, method: str) -> None:
+    adam = {"name": "adam", "lr": 0.003, "keep": True}
+    long, short = (
+        tiny(method, train__rounds=rounds, train__optimizer=adam, evaluation__protocols=[]) for rounds in (3, 2)
+    )
+    run_locally(long, tmp_path / "long")
+    run_locally(short, tmp_path / "short")
+    run_locally(long, tmp_path / "short", resume=True)
+    assert encoders(tmp_path / "short") == encoders(tmp_path / "long")
+    fresh = tiny(method, train__rounds=3, train__optimizer=adam | {"keep": False}, evaluation__protocols=[])
+    run_locally(fresh, tmp_path / "fresh")
+    assert encoders(tmp_path / "fresh") != encoders(tmp_path / "long")
+
+
+def test_keeping_needs_something_to_keep() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        tiny("fedsimclr", train__optimizer={"name": "sgd", "momentum": 0.0, "keep": True})
+    assert "train.optimizer.keep" in str(refusal.value)

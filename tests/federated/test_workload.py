@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.federation import load_federation
+from rayfed_ssl.federated.ledger import array_size, sizes
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.workload import Batches, Traffic, Workload, local_batches
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.settings.transport import Float16
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import TASKS, booked, encoders, run_locally, tiny
@@ -170,3 +173,48 @@ def test_traffic_has_the_replies_of_all_operations_or_is_not_known() -> None:
     server = Asking(cast(Any, SimpleNamespace(config=None)))
     assert server.with_replies(5, 1, 2, ()) == Traffic(down=5, up=7 + 7 + 20)
     assert server.with_replies(5, 2, 2, ()) is None
+
+
+def test_work_beside_fit_reads_an_image_once_and_has_three_passes_where_it_goes_back() -> None:
+    assert Workload.inferred(5, x=np.zeros((2, 3), np.float16), y=1) == Workload(5, {"x": 12}, passes=5)
+    assert Workload.inferred(5, 10, views=array_size(2)) == Workload(5, {"views": 8}, passes=50)
+    assert Workload.trained(5) == Workload(5, passes=15)
+    assert Workload.trained(5, 2) == Workload(5, passes=30)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(), (3,), (0, 4), (3, 4)])
+def test_the_size_of_an_array_is_that_of_one_that_is_there(shape: tuple[int, ...], dtype: str) -> None:
+    """Against what the ledger books of an array of zeros."""
+    assert sizes({"x": array_size(*shape, dtype=dtype)}) == sizes({"x": np.zeros(shape, dtype)})
+
+
+class Sharing(Asking):
+    """Publishes 3 images; sends weights, 6 parameters and 4 running statistics, and a row for each client met."""
+
+    def publishes(self) -> Mapping[str, object]:
+        return {"images": np.zeros((3, 2, 2), np.uint8), "size": array_size(7)}
+
+    def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
+        assert t >= 1
+        weights = Weights("layout", np.zeros(10, np.float32), 6)
+        return {"weights": weights, "rows": array_size(len(met), 4), "alpha": 0.5}
+
+
+class Alone(Asking):
+    reaches_clients = False
+
+
+def test_traffic_is_what_is_sent_and_replied_and_before_the_first_round_what_is_published() -> None:
+    config = SimpleNamespace(transport=SimpleNamespace(down=Float16()))
+    server = Sharing(cast(Any, SimpleNamespace(config=config)))
+    assert server.traffic(0, 2, ()) == Traffic(down=3 * 2 * 2 + 4 * 7, up=0)
+    assert server.traffic(1, 2, ()) == Traffic(down=2 * 6 + 4 * 4, up=7 + 7 + 20)
+    assert server.traffic(1, 2, (0, 1, 3)) == Traffic(down=2 * 6 + 4 * 4 + 3 * 4 * 4, up=7 + 7 + 20)
+    assert server.traffic(2, 2, ()) is None  # a reply's size is not known
+
+
+def test_a_method_that_does_not_say_what_it_sends_has_no_traffic_in_any_round() -> None:
+    setup = cast(Any, SimpleNamespace(config=None))
+    assert [Asking(setup).traffic(t, 2, ()) for t in (0, 1)] == [None, None]
+    assert [Alone(setup).traffic(t, 2, ()) for t in (0, 1)] == [Traffic(0, 0)] * 2

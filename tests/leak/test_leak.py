@@ -19,8 +19,10 @@ from sklearn.metrics import roc_auc_score
 from rayfed_ssl import cli
 from rayfed_ssl.base.linalg import canonical_r
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
+from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.uploads import Correlation
@@ -31,6 +33,7 @@ from rayfed_ssl.leak.audit import (
     LEAST,
     LOSS,
     UNTRAINED,
+    VIEWS,
     Audit,
     Finding,
     draw_sets,
@@ -39,6 +42,7 @@ from rayfed_ssl.leak.audit import (
 )
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.leak.run import added, leak, numbered
+from rayfed_ssl.leak.scores import agreement
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
 from rayfed_ssl.methods.fedmd import subset
@@ -312,6 +316,8 @@ def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
 def test_clients_are_named_by_number_or_by_the_name_of_their_folder() -> None:
     named = SimpleNamespace(given_names=("north", "7", "south"), sizes=np.array([9, 9, 9]))
     assert numbered(["south", 0, "1", "7"], named) == [2, 0, 1, 7]  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"'Noth'; this run has 3 clients; names: .*; did you mean north, south\?$"):
+        numbered(["Noth"], named)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^--client: found 'west'; this run has 3 clients; names: north, 7, south$"):
         numbered(["west"], named)  # type: ignore[arg-type]
     nameless = SimpleNamespace(given_names=None, sizes=np.array([9, 9]))
@@ -427,6 +433,27 @@ def test_centroids_are_looked_up_by_the_network_that_they_are_of(tmp_path: Path)
     assert not torch.allclose(scores["weights"], scores["target"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
+def test_an_averaged_target_is_audited_as_weights_are(tmp_path: Path) -> None:
+    """By the target's own values; a target alone has no loss."""
+    for method in ("fedbyol", "fedmoco"):
+        run = finished(tmp_path / method, method, train__rounds=2, **{"objective.target": "averaged"})
+        worker, recorded = replayed(load_moved(run, ()), run, 2, lambda federation: [0])
+        audit = Audit(worker, 0, 2, draw_sets(worker.federation, 0, 1000, 0))
+        scored = {(field, score): by for field, score, by in audit.scores(recorded)}
+        assert [score for field, score in scored if field == "target"] == [AGREEMENT]
+        network = worker.network(audit.encoder).eval()
+        unpack(recorded[0].reply["target"], network.encoder, network.projector)
+        pixels = worker.images(worker.federation.dataset.train.pixels[audit.sets.members])
+        draws = generator(worker.config.seed, "leak", "views")
+        with torch.no_grad():
+            views = augment(pixels, worker.recipe, draws, VIEWS).chunk(VIEWS)
+            expected = agreement(torch.stack([network.represent(view) for view in views]))
+        found = {field: scored[field, AGREEMENT](audit.sets.members) for field in ("target", "weights")}
+        torch.testing.assert_close(found["target"], expected, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(found["weights"], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_correlation_matrices_are_searched_for_projections_clipped_as_the_clients() -> None:
     changes = {**OWN["fedsc"], "objective.clip": 1e-3, "method.sharing_passes": 3}
     config = tiny("fedsc", changes)
@@ -444,7 +471,8 @@ def test_correlation_matrices_are_searched_for_projections_clipped_as_the_client
         ("fedca", {"weights", "dictionary"}, {}),
         ("flesd", {"representations"}, {}),
         ("fedmd", {"outputs"}, {}),
-        ("orchestra", {"weights", "centroids"}, {}),
+        ("orchestra", {"weights", "target", "centroids"}, {}),
+        ("fedbyol", {"weights", "target"}, {"objective.target": "averaged"}),
         ("fedsimclr", {"weights", "fedfoa.correlation"}, {"plugins": [{"name": "fedfoa"}]}),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,10 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("metric", ["accuracy.knn", "best.knn.value", "select.knn", "features.rankme"])
-def test_the_untrained_encoder_is_a_row_and_who_is_worse_is_named(metric: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["untrained encoder", "starting encoder"])
+def test_the_encoder_before_training_is_a_row_and_who_is_worse_is_named(
+    metric: str, before: str, tmp_path: Path
+) -> None:
     """On a terminal and on the page; no rank is worse than another."""
     made = sweep(tmp_path, f"metric={metric}", "evaluation.select={share: 0.2}", space={LR: {"grid": [0.1, 3.0]}})
     out = tmp_path / "out"
@@ -168,20 +172,23 @@ def test_the_untrained_encoder_is_a_row_and_who_is_worse_is_named(metric: str, t
             "untrained": {"knn": 0.89}, "best": {"knn": {"value": value}}, "select": {"knn": value},
             "features": {"rankme": value}, "untrained_features": {"rankme": 0.89},
         }  # fmt: skip
-        path.write_text(json.dumps(json.loads(path.read_text()) | more))
+        start = {} if before == "untrained encoder" else {"start": {"path": "runs/first", "digest": None}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | more | start))
         measured = [Metric(t, None, "select/knn", v, 0.0) for t, v in ((0, 0.89), (3, value))]
         metrics_parts(path.parent).write(Commit(3, 0), metrics_table(measured, METRICS))
     results = collect(made, book)
     shown = ranked(results)
-    assert list(shown.columns[1].cells)[-1] == "untrained encoder"
+    assert list(shown.columns[1].cells)[-1] == before
     assert list(shown.columns[3].cells) == ["0.9", "0.44", "0.89"]
-    told = "worse than the untrained encoder, chance not counted: trial-00001"
+    told = f"worse than the {before}, chance not counted: trial-00001"
     assert (told in remarks(results)) == (metric != "features.rankme")
     sweep_config.dump(made, out)
     book.save()
     page = report_of(out).read_text()
-    assert ">untrained encoder<" in page
-    assert ("worse than the untrained encoder, chance not counted: number 1" in page) == (metric != "features.rankme")
+    assert f">{before}<" in page
+    assert {*re.findall("untrained encoder|starting encoder", page)} == {before}
+    assert (f"worse than the {before}, chance not counted: number 1" in page) == (metric != "features.rankme")
+    assert "runs/first" not in page  # it is no key that varied
 
 
 def test_a_smaller_value_wins_with_mode_min(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def bands_to_eight_bits(values: NDArray[np.generic], range: Range | Ranges | Non
     if values.dtype == np.uint8:
         return EightBitImage(np.asarray(values, np.uint8))
     if range is None:
-        raise BadImage(band_range_unknown(values.dtype))
+        raise BadImage.unless_set("range", band_range_unknown(values.dtype))
     low, high = np.array(each_band(range, values.shape[2]), np.float64).T  # (C,)
     numbers = values.astype(np.float64)
     if not np.isfinite(numbers).all():

@@ -116,9 +116,10 @@ def are_high_bit_depth_colours(bits: int, mode: str, range: Range | None) -> boo
     """Whether channels have more than 8 bits, whose high ones are taken. Raises BadImage for any but the full range."""
     most = 2**bits - 1
     if bits > 8 and range != (0, most):
-        raise BadImage(
+        raise BadImage.unless_set(
+            "range",
             f"{bits} bits per channel in mode {mode}, of which the range cannot be told; "
-            f"set data.range=[0,{most}] if they use all of it, else convert to 8 bits"
+            f"set data.range=[0,{most}] if they use all of it, else convert to 8 bits",
         )
     return bits > 8
 
@@ -134,7 +135,7 @@ def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
 def colours_to_eight_bits(pixels: NDArray[np.generic], range: Range | None) -> EightBitImage:
     """Colours (H, W, 3) of more than 8 bits by the ``range`` of all channels. Raises BadImage without one."""
     if range is None or pixels.shape[-1] != 3:
-        raise BadImage(range_unknown(pixels.dtype))
+        raise BadImage.unless_set("range", range_unknown(pixels.dtype))
     return to_bytes(pixels.astype(np.float64), range)
 
 

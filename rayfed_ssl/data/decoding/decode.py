@@ -285,8 +285,9 @@ def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
 
 def _refuse_large(width: int, height: int, form: ImageForm) -> None:
     if width * height > form.max_pixels:
-        raise BadImage(
-            f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}"
+        raise BadImage.unless_set(
+            "max_pixels",
+            f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}",
         )
 
 

@@ -119,17 +119,18 @@ def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skip
         decoded = [counts.add(part) for counts, part in zip(bands, parts, strict=True)]
         return all(decoded)
 
-    added, done, broken, reason = False, 0, list[str](), ""
+    added, done, broken = False, 0, list[str]()
+    first: BadImage | None = None
     for names, results in mapped_blocks(listing.read(), count):
         for name, result in zip(names, results, strict=True):
             if isinstance(result, BadImage):
                 broken.append(printable(name))
-                reason = reason or str(result)
+                first = first or result
             else:
                 added |= result
         tell(done := done + len(names), len(listing.labels))
-    if broken and skipping and not added:
-        raise Undecodable.named(broken, reason, key, skipping)
+    if first is not None and skipping and not added:
+        raise Undecodable.named(broken, first, key, skipping)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
 from rayfed_ssl.data.decoding.decode import Decoded, ImageForm
 from rayfed_ssl.data.decoding.threads import BLOCK, THREADS, decoded_blocks, tell
-from rayfed_ssl.data.images import Images, Listing
+from rayfed_ssl.data.images import BadImage, Images, Listing
 from rayfed_ssl.data.source_notes import HeldOut
 
 FORMAT = 15  # 13: ``client`` and ``group``; 14: counts ``spiked`` images; 15: and ``grey`` ones
@@ -306,7 +306,8 @@ def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key
         Traits(),
         hashlib.blake2b(digest_size=16),
     )
-    kept, skipped, row, reason = made.kept, made.skipped, 0, ""
+    kept, skipped, row = made.kept, made.skipped, 0
+    first: BadImage | None = None
     with open(raw, "wb") as file:
         for names, results in decoded_blocks(listing.read(), form):
             for name, result in zip(names, results, strict=True):
@@ -320,11 +321,11 @@ def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key
                     made.digest.update(result.pixels.data)
                 else:
                     skipped.append(printable(name))
-                    reason = reason or str(result)
+                    first = first or result
                 row += 1
             tell(row, len(kept))
-    if skipped and not skip_bad:
-        raise Undecodable.named(skipped, reason, key, skipping)
+    if first is not None and not skip_bad:
+        raise Undecodable.named(skipped, first, key, skipping)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
     return made
@@ -334,10 +335,10 @@ class Undecodable(UserError):
     """Images that cannot be decoded, in one line: all of them at once, for ``reason`` the first."""
 
     names: list[str]
-    reason: str
+    reason: BadImage
 
     @classmethod
-    def named(cls, names: list[str], reason: str, key: str, skipping: str) -> Undecodable:
+    def named(cls, names: list[str], reason: BadImage, key: str, skipping: str) -> Undecodable:
         """The line. (A constructor of its own would not come through from another process.)"""
         if len(names) == 1:
             found, them = f"{names[0]} cannot be decoded ({reason})", "it"
@@ -347,7 +348,7 @@ class Undecodable(UserError):
             found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
         told = cls(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
         told.names, told.reason = names, reason
-        return told
+        return told.setting(reason.to_set)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ Shapes: D embedding; n images of the client; mu bound on the squared norm of an 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -170,6 +170,33 @@ def spent(m: Mechanism, delta: float) -> Spent:
         delta=delta,
         releases=m.releases,
     )
+
+
+def statement(mechanisms: Mapping[int, Mechanism], delta: float, planned: int) -> dict[str, Any]:
+    """What a run's summary states of its clients' noisy matrices, with the scope of the statement.
+
+    Args:
+        mechanisms: client -> its matrices so far, at least one client's.
+        planned: releases of a client that every sharing round asks.
+    Raises:
+        UserError: as ``epsilon_tight``.
+    """
+    records = {m: spent(m, delta) for m in set(mechanisms.values())}  # of equal clients once
+    by_client = {client: records[m] for client, m in mechanisms.items()}
+    scope = next(iter(by_client.values()))
+    return {
+        "epsilon": {client: record.epsilon for client, record in by_client.items()},
+        "epsilon_closed_form": {client: record.epsilon_closed_form for client, record in by_client.items()},
+        "rho": {client: rho(m) for client, m in mechanisms.items()},
+        "delta": scope.delta,
+        "neighbours": scope.neighbours,
+        "covers": scope.covers,
+        "not_covered": scope.not_covered,
+        "releases": {client: record.releases for client, record in by_client.items()},
+        "planned_releases": planned,
+        "sigma": {client: m.sigma for client, m in mechanisms.items()},
+        "clip": next(iter(mechanisms.values())).mu,
+    }
 
 
 def require_accountant() -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfed_ssl.federated.client import EncoderClient
-from rayfed_ssl.federated.workload import BOTH_WAYS, Workload
+from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.objectives.base import full_precision
 from rayfed_ssl.objectives.rotation import turned
 
@@ -31,4 +31,4 @@ def turns_loss(
 
 def with_third_view(cost: Workload) -> Workload:
     """The cost of local epochs in which every image has one view more, beside those that ``fit`` counts."""
-    return cost + Workload(cost.images, passes=BOTH_WAYS * cost.images)
+    return cost + Workload.trained(cost.images)

@@ -117,7 +117,8 @@ def arrays_source(
     for images in (arrays.images[split] for split in splits.values()):
         if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH:
             unknown = band_range_unknown if are_bands(channels) else range_unknown
-            raise UserError(f"{key}.path: {images.header.called} holds {unknown(images.header.dtype, key)}")
+            found = f"{images.header.called} holds {unknown(images.header.dtype, key)}"
+            raise UserError(f"{key}.path: {found}").setting("range")
     rows = RowSplits(
         lambda: _of_both(read_beside(arrays, [*splits.values()], columns, key), splits),
         lambda split, chosen: arrays.images[splits[split]].images(chosen, key),

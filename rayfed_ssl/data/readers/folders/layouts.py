@@ -42,7 +42,8 @@ def layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserErro
         first = TREES[layout].partition("; ")[0]
         return UserError(f"{key}.path: {printable(path)} {empty}; must hold images, as {first}")
     trees = "; ".join(f"with {key}.layout={name}: {TREES[name]}" for name in sorted(TREES, key=lambda n: n != layout))
-    return UserError(f"{key}.path: {printable(path)} {problem}; found {_found(path, key)}; accepted {trees}")
+    line = f"{key}.path: {printable(path)} {problem}; found {_found(path, key)}; accepted {trees}"
+    return UserError(line).setting("layout")
 
 
 def _empty(path: Path) -> str:

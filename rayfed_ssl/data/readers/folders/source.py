@@ -268,19 +268,22 @@ def _check_trained(
     if unknown:
         what = "the class" if layout == "classes" else "the class or client"
         trained = printable(", ".join([*class_names, *client_names]), 120) or "no classes"
+        to_set = None
         within = {folder_at(file, train.folder, 1) for file in train.files}
         if layout == "classes" and unknown[0] in within:
             hint += f"; the folders in train/ hold it, so they may be clients: {key}.layout=clients with "
             hint += f"{key}.partition.name=natural"
+            to_set = "layout"
         if not (class_names or client_names or hint):
             hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER --protocol knn` "
             hint += "measures the run on a labelled set, with training and test images of its own"
+            to_set = "layout"
         if class_names and not hint:
             hint = f"; take it out of {printable(split.folder.name)}/, or put images of it into train/"
         raise UserError(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
             f"has; train/ has {trained}{hint}; accepted: {TREES[layout]}"
-        )
+        ).setting(to_set)
 
 
 def _taken(count: int, limit: int | None) -> NDArray[np.int64]:
