@@ -1,4 +1,4 @@
-"""Makes text from outside safe for one line of a message or a table; formats counts of bytes."""
+"""Makes text from outside safe for one line of a message or a table; formats counts and bytes."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def as_utf8(name: str) -> str:
 def composed(text: str) -> str:
     """``text`` in Unicode's normal form C: an accented letter is one character, however macOS, say, has spelt it."""
     return unicodedata.normalize("NFC", text)
+
+
+def numbered(count: int, one: str, many: str) -> str:
+    """``count`` and what is said of one or of several: "1 image is", "2 images are"."""
+    return f"{count} {one if count == 1 else many}"
 
 
 def in_file_name(text: str) -> str:

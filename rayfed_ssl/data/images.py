@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.text import numbered
 from rayfed_ssl.data.source_notes import Line
 
 MOST_CLASSES = 2**20
@@ -93,7 +94,10 @@ class Scaling:
     by: str
 
     def __str__(self) -> str:
-        return f"{self.images} images of more than 8 bits were scaled to 0..255, each by {self.by}"
+        deep = "of more than 8 bits"
+        return numbered(self.images, f"image {deep} was", f"images {deep} were") + (
+            f" scaled to 0..255, {'' if self.images == 1 else 'each '}by {self.by}"
+        )
 
 
 @dataclass(frozen=True)

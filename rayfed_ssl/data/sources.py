@@ -307,8 +307,9 @@ def load(
     scaling = _scaling(config, by, counts, key, range_may_be_unused)
     read = counted(counts, config.background, key)
     listed = tuple(note for stored in found.values() for note in stored.notes)
-    outside, bands = outside_of(by, key), are_bands(config.channels)
-    misfits = misfitting([stored.misfits for stored in found.values()], outside, key, bands=bands)
+    percentiles, bands = isinstance(config.range, str), are_bands(config.channels)
+    outside, unfit = outside_of(by, key, percentiles), [stored.misfits for stored in found.values()]
+    misfits = misfitting(unfit, outside, key, bands=bands, percentiles=percentiles)
     range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
     one_colour = plain_notes(found, counts["transparent"], config.background, key)
     both = {"train", "test"} <= set(found)

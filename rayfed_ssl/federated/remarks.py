@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note, as_notes
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import numbered, printable
 from rayfed_ssl.data.holdout import SOME_UNTESTED
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.readers.split_rows import NO_LABEL
@@ -62,7 +62,8 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
     own, tested = content[:trained], content[trained:]
     labels = dataset.train.labels
     if known := int((tested < trained).sum()):
-        found = f"{known} of {len(tested)} test images are also among the training images (the same pixels)"
+        found = numbered(known, f"of {len(tested)} test images is", f"of {len(tested)} test images are")
+        found += " also among the training images (the same pixels)"
         other = _under_other_labels((tested, dataset.test.labels), (own, labels))
         yield Note.shareable(found + _remembered(known, int(other.sum())))
     once_each = [np.empty(0, np.int64), *(np.unique(own[rows]) for rows in held)]
@@ -70,8 +71,9 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
     if held_out is not None and (known := int((holders[own[held_out]] > 0).sum())):
         theirs = np.concatenate([np.empty(0, np.int64), *held])
         other = _under_other_labels((own[held_out], labels[held_out]), (own[theirs], labels[theirs]))
-        among = "images to choose by (evaluation.select) are also among the clients' (the same pixels)"
-        yield Note.shareable(f"{known} of {len(held_out)} {among}{_remembered(known, int(other.sum()))}")
+        chosen_by = f"of {len(held_out)} images to choose by (evaluation.select)"
+        found = numbered(known, f"{chosen_by} is", f"{chosen_by} are") + " also among the clients' (the same pixels)"
+        yield Note.shareable(found + _remembered(known, int(other.sum())))
     repeated = np.bincount(own, minlength=len(content))[own] > 1
     if repeated.any():
         several = int((repeated & (holders[own] > 1)).sum())
@@ -174,10 +176,11 @@ def no_class(dataset: Dataset) -> Iterator[Note]:
     for label, name in enumerate(dataset.train.class_names):
         if _means_none(name):
             count = sum(int((images.labels == label).sum()) for images in (dataset.train, dataset.test))
+            of_images = numbered(count, "image", "images")
             yield Note(
-                f"{printable(name, 80)} is taken for a class, of {count} images; images that nobody labelled lie in no "
+                f"{printable(name, 80)} is taken for a class, of {of_images}; images that nobody labelled lie in no "
                 "class folder, or have an empty label",
-                f"a class of {count} images is called as if nobody had labelled them",
+                f"a class of {of_images} is called as if nobody had labelled them",
             )
 
 

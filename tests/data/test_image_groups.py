@@ -311,7 +311,7 @@ def test_what_is_said_of_groups_is_of_the_images_that_the_limits_leave(tmp_path:
     assert texts(load(folder(root, group=r"P\d", limit=3, test_limit=2), tmp_path / "cache").notes) == (
         "data.group finds 2 groups in 3 images, such as P0, P4",
         "data.group finds nothing in the path of 2 images: each is one of its own",
-        "1 of 2 test images are of a group (data.group) with training images",
+        "1 of 2 test images is of a group (data.group) with training images",
     )
 
 
@@ -327,7 +327,7 @@ def test_test_images_of_a_limited_file_are_those_that_are_taken(tmp_path: Path) 
 
     assert shared() == ["3 of 4 test images are of a group (data.columns.group) with training images"]
     assert shared(limit=2, test_limit=3) == [  # d is taken as a test image alone, b as a training image alone
-        "1 of 3 test images are of a group (data.columns.group) with training images"
+        "1 of 3 test images is of a group (data.columns.group) with training images"
     ]
     assert shared(limit=2, test_limit=2) == []
 

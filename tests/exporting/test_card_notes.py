@@ -168,14 +168,14 @@ def all_kinds(folder: Path) -> tuple[Note, ...]:
 
 
 LINES = (
-    "1 of 9 test images are also among the training images (the same pixels): accuracy on them is memory",
+    "1 of 9 test images is also among the training images (the same pixels): accuracy on them is memory",
     (
-        "1 of 1 images to choose by (evaluation.select) are also among the clients' (the same pixels): accuracy on "
+        "1 of 1 images to choose by (evaluation.select) is also among the clients' (the same pixels): accuracy on "
         "them is memory"
     ),
     "2 of 9 training images are there more than once (the same pixels), 2 of them with several clients",
     "1 of 9 test images has no label: accuracies are over the other 8",
-    "a class of 1 images is called as if nobody had labelled them",
+    "a class of 1 image is called as if nobody had labelled them",
     "2 classes have names that differ by capitals or blanks alone",
     "2 of 4 classes of the training images have no test image: accuracies are over the others alone",
     (
@@ -206,7 +206,7 @@ LINES = (
     "2 of 9 images, about a fifth of each class and whole groups at a time, were held out as test images",
     "limit: 2 of 60 training images are taken, which show 2 of 4 classes",
     "labels are 2 of the numbers 0 to 5",
-    "1 of 2 test images are of a group (data.columns.group) with training images",
+    "1 of 2 test images is of a group (data.columns.group) with training images",
     "no test image has a group (data.group): how many show one with training images is not known",
     "what seems to say whom an image shows was not read: images of one may train and test",
     (
@@ -215,7 +215,7 @@ LINES = (
     ),
     "3 images have an empty label: unlabelled",
     "1 broken image is left out",
-    "data.group finds nothing in the path of 1 images: each is one of its own",
+    "data.group finds nothing in the path of 1 image: it is one of its own",
     "1 of 9 training images have no client (folder or value): nobody trains on them",
     "below data.partition.min_size=3 images to train on: 1 of 2 clients take no part",
     "2 of 2 groups (data.group) with several images to train on have them with several clients",
@@ -250,7 +250,7 @@ def test_what_a_card_has_of_each_kind_of_note_and_no_name_is_in_it(tmp_path: Pat
     assert lines == LINES
     assert [note.text.partition(":")[0] for note in notes if note.public is None] == [
         "88% of the test images are of class sick",  # the card says it of all runs, beside the accuracies
-        "data.group finds 1 group in 1 images, such as Ada King",
+        "data.group finds 1 group in 1 image, such as Ada King",
     ]
 
 
@@ -323,11 +323,10 @@ def test_the_card_qualifies_its_numbers_and_names_nobody(folder: Path, tmp_path:
     assert "# our-scans: the global encoder" in card
     assert json.loads((tmp_path / "x/config.json").read_text())["run"]["name"] == "our-scans"
     section = card.partition("## What qualifies these numbers\n\n")[2].partition("\n\n##")[0].splitlines()
-    assert (
-        "- 1 of 40 test images are also among the training images (the same pixels): accuracy on them is memory."
-        in (section)
+    assert "- 1 of 40 test images is also among the training images (the same pixels): accuracy on them is memory." in (
+        section
     )
-    assert "- 1 images could not be decoded: left out." in section
+    assert "- 1 image could not be decoded: left out." in section
     assert len(section) >= 3
     assert (
         "right for 0.900 of the 40 labelled test images, and naming one of their 2 classes at random for 0.500." in card
@@ -350,7 +349,7 @@ def test_a_run_of_an_earlier_version_has_nothing_of_notes_on_its_card(folder: Pa
         (folder / "environment.json").write_text(kept)
     card = (tmp_path / "x/README.md").read_text(encoding="utf-8")
     section = card.partition("## What qualifies these numbers\n\n")[2].partition("\n\n##")[0].splitlines()
-    assert section == ["- 1 images could not be decoded: left out."]  # which skipped_images.txt says
+    assert section == ["- 1 image could not be decoded: left out."]  # which skipped_images.txt says
 
 
 def test_without_outcomes_the_largest_class_is_the_summarys(folder: Path, tmp_path: Path) -> None:

@@ -169,9 +169,9 @@ def test_what_a_run_notes_of_images_is_noted_of_a_tables(encoder: RunEncoder, tm
     put(tmp_path / "d", {"site0/x/deep.png": ramp, "site1/x/clear.png": clear, "site1/y/wide.png": clear[:3]} | shared)
     assert embed(encoder, str(tmp_path / "d"), tmp_path / "x.parquet").notes == (
         "site0, site1 are taken for classes, and each of them holds x, y: if they are clients, data.layout=clients",
-        "1 images of more than 8 bits were scaled to 0..255, each by its own smallest and largest value",
+        "1 image of more than 8 bits was scaled to 0..255, by its own smallest and largest value",
         "2 images have transparent pixels, which are laid on black",
-        "1 images lose more than half of their area: of each the central square is taken",
+        "1 image loses more than half of its area: the central square is taken",
         "2 images are of one single colour throughout",
     )
     for part in ("train", "test"):
@@ -192,7 +192,7 @@ def test_images_of_one_colour_are_noted_as_a_run_notes_them(encoder: RunEncoder,
     images = {f"{n}.png": pictures(1, seed=n)[0] for n in range(70)} | {"ink.png": ink, "z.png": ink[..., :3] + 7}
     put(tmp_path / "d", images)
     assert embed(encoder, str(tmp_path / "d"), tmp_path / "x.parquet").notes == (
-        "1 images have transparent pixels, which are laid on black",
+        "1 image has transparent pixels, which are laid on black",
         "2 images are of one single colour throughout",
     )
 

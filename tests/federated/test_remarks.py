@@ -64,7 +64,7 @@ def test_images_to_choose_by_that_clients_train_on_are_counted() -> None:
     """Of the images held out, rows 3 and 4, the first shows kind 0, which client 1 holds."""
     data = dataset([5, 0, 1, 0, 2], [3])
     chosen = (
-        "1 of 2 images to choose by (evaluation.select) are also among the clients' (the same pixels): accuracy on "
+        "1 of 2 images to choose by (evaluation.select) is also among the clients' (the same pixels): accuracy on "
         "them is memory"
     )
     assert said(data, [[0], [1, 2]], [3, 4]) == [
@@ -93,7 +93,7 @@ def test_copies_under_another_label_are_counted_and_are_not_called_memory() -> N
     )
     (chosen, _) = said(dataset(train, [9], labels, [0]), [[0, 2]], [1, 3])
     assert chosen == (
-        "1 of 2 images to choose by (evaluation.select) are also among the clients' (the same pixels), all of them "
+        "1 of 2 images to choose by (evaluation.select) is also among the clients' (the same pixels), all of them "
         "under another label, which contradicts theirs"
     )
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import ImageColor
 
 from rayfed_ssl.base.notes import Note, public_lines, texts
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import numbered, printable
 from rayfed_ssl.data.decoding.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES, Range, Ranges, as_lists, is_one
 from rayfed_ssl.data.decoding.decode import Background
 from rayfed_ssl.data.decoding.squares import ENLARGED
@@ -23,21 +23,28 @@ from rayfed_ssl.data.pixels.store import MISFITS, Misfits, Traits
 
 MOST_NAMED = 5  # clients with clipped images
 MOST_SHOWN = 3  # images named as examples
-SAID = {  # of so many images, besides how those of over 8 bits were scaled; and what of it is no matter of a model card
-    "windowed": ("are scaled by a window of their own (DICOM)", ""),
-    "frames": ("have several frames: the first is read", ""),
+SAID = {  # of one image, of several; and what of it is no matter of a model card
+    "windowed": ("is scaled by a window of its own (DICOM)", "are scaled by a window of their own (DICOM)", ""),
+    "frames": ("has several frames: the first is read", "have several frames: the first is read", ""),
     "bands": (
+        "has bands (TIFF) beside its colours and transparency, which are not read",
         "have bands (TIFF) beside their colours and transparency, which are not read",
         "; {key}.channels, the number of all of them, reads them as bands",
     ),
-    "transparent": ("have transparent pixels, which are laid on {background}", "; {key}.background says on what"),
+    "transparent": (
+        "has transparent pixels, which are laid on {background}",
+        "have transparent pixels, which are laid on {background}",
+        "; {key}.background says on what",
+    ),
     "cropped": (
+        "loses more than half of its area: the central square is taken",
         "lose more than half of their area: of each the central square is taken",
         "; {key}.fit=pad or stretch keeps all of it",
     ),
     "enlarged": (
+        f"is enlarged {ENLARGED:g} times or more",
         f"are enlarged {ENLARGED:g} times or more",
-        ": they are smaller than {key}.image_size, which shows no more of them",
+        ": a smaller {key}.image_size would show as much of such images",
     ),
 }
 
@@ -57,8 +64,10 @@ def scaled(counts: Mapping[str, int], by: Range | Ranges | None, key: str, perce
     return Scaling(counts["deep"], own if by is None else f"{key}.range={as_lists(by)}")
 
 
-def outside_of(by: Range | Ranges | None, key: str) -> str:
-    """What pixels lie outside of that are clipped."""
+def outside_of(by: Range | Ranges | None, key: str, percentiles: bool = False) -> str:
+    """What pixels lie outside of that are clipped. The numbers of a range by ``percentiles`` are in the line before."""
+    if percentiles:
+        return f"{key}.range={PERCENTILES}"
     return "their own window" if by is None else f"{key}.range={as_lists(by)}"
 
 
@@ -78,8 +87,11 @@ def of_table(
 def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[Note, ...]:
     """A line on each trait of ``store.NOTICED`` that images have."""
     return tuple(
-        Note.shareable(f"{counts[trait]} images {said.format(background=background)}", more.format(key=key))
-        for trait, (said, more) in SAID.items()
+        Note.shareable(
+            numbered(counts[trait], f"image {one}", f"images {several}").format(background=background),
+            more.format(key=key),
+        )
+        for trait, (one, several, more) in SAID.items()
         if counts[trait]
     )
 
@@ -92,12 +104,19 @@ def all_grey(images: int, key: str) -> Note:
 
 
 def misfitting(
-    splits: Sequence[Mapping[str, Misfits]], outside: str, key: str | None = None, *, bands: bool = False
+    splits: Sequence[Mapping[str, Misfits]],
+    outside: str,
+    key: str | None = None,
+    *,
+    bands: bool = False,
+    percentiles: bool = False,
 ) -> Iterator[Note]:
     """A line on images of which many pixels lie ``outside`` their range, one on those that take up little of it, and
     one on those of which few pixels take up most of it, with whose they are, where there are any. A range is proposed
-    where ``key`` is the block that it can be set in. Of ``bands`` one alone may take up little.
+    where ``key`` is the block that it can be set in. Of ``bands`` one alone may take up little. A range by
+    ``percentiles`` is meant to leave out some pixels, so that the first line is no cause for alarm, and says so.
     """
+    intended = f" (of all pixels that it is taken from, at most {2 * OUTER_SHARE:.0%})" if percentiles else ""
     for kind in MISFITS:
         found = [split[kind] for split in splits if kind in split]
         if not found:
@@ -111,7 +130,7 @@ def misfitting(
         if kind == "clipped":
             yield Note(
                 f"{images} of them have over {CLIPPED_SHARE:.0%} of their pixels outside {outside}, and these are "
-                f"clipped: {values}",
+                f"clipped{intended}: {values}",
                 f"of {images} images more than {CLIPPED_SHARE:.0%} of the pixels lie outside the range that is read, "
                 "and are clipped",
             )
@@ -147,7 +166,7 @@ def plain(
     how many are of what those are laid on. ``names`` (K,) of the images: the first ones are shown as examples."""
     if not len(colours):
         return ()
-    said, more = f"{len(colours)} images are of one single colour throughout", ""
+    said, more = numbered(len(colours), "image is", "images are") + " of one single colour throughout", ""
     if names:
         others = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
         more = f" ({', '.join(printable(name, 80) for name in names[:MOST_SHOWN])}{others})"

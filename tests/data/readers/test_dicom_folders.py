@@ -137,7 +137,7 @@ def test_images_are_grouped_by_an_attribute_which_is_nowhere_shown(tmp_path: Pat
     Image.fromarray(slices(1)[0].astype(np.uint8)).save(tmp_path / "d/a/x.png")
     data = fetch(tmp_path, "imagefolder", path=tmp_path / "d", group="dicom:PatientID")
     assert "data.group finds 12 groups in 36 images" in texts(data.notes)
-    assert "data.group finds nothing in 1 images: each is one of its own" in texts(data.notes)
+    assert "data.group finds nothing in 1 image: it is one of its own" in texts(data.notes)
     assert not set(data.train.groups.tolist()) & set(data.test.groups.tolist())
     assert len(data.test) in range(5, 10)
     for group in set(data.test.groups.tolist()) - {-1}:

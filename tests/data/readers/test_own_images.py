@@ -278,7 +278,7 @@ def test_images_of_several_frames_are_counted_and_their_first_frame_is_read(tmp_
     assert texts(data.notes) == ("2 images have several frames: the first is read",)
     assert folder(root).notes == data.notes  # from the cache
     (root / "train/single.txt").write_text("")
-    assert texts(folder(root, limit=1).notes) == ("1 images have several frames: the first is read",)
+    assert texts(folder(root, limit=1).notes) == ("1 image has several frames: the first is read",)
 
 
 def test_images_with_more_bands_than_are_read_are_counted(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_frames_are_counted_without_decoding_an_image_twice(tmp_path: Path, monk
     monkeypatch.setattr(
         TiffImagePlugin.TiffImageFile, "_load_libtiff", lambda image: (read.append(image.filename), load_tiff(image))[1]
     )
-    assert texts(folder(root).notes)[0].startswith("1 images")
+    assert texts(folder(root).notes)[0].startswith("1 image ")
     assert len(read) == 1
 
 
@@ -335,7 +335,7 @@ def palette() -> Image.Image:
     return image
 
 
-GLASS = "1 images have transparent pixels, which are laid on {}; data.background says on what"
+GLASS = "1 image has transparent pixels, which are laid on {}; data.background says on what"
 
 
 @pytest.mark.parametrize(("background", "value"), [("black", 0), ("white", 255), ("grey", 128)])
@@ -397,7 +397,7 @@ def test_images_of_one_colour_are_counted_and_dark_drawings_told_of_their_backgr
     )
     assert glass.startswith("2 images have transparent pixels")
     white = folder(tmp_path / "d", background="white")
-    assert texts(white.notes)[1:] == ("1 images are of one single colour throughout (train/red.png)",)
+    assert texts(white.notes)[1:] == ("1 image is of one single colour throughout (train/red.png)",)
     assert len(np.unique(white.train.pixels[:2])) == 2
 
 
@@ -459,13 +459,13 @@ def test_a_large_jpeg_is_measured_before_it_is_read_at_a_smaller_scale(tmp_path:
     (root / "train").mkdir(parents=True)
     for name, width in {"a": 1201, "b": 1200}.items():
         Image.fromarray(np.zeros((600, width), np.uint8)).save(root / f"train/{name}.jpg")
-    assert texts(folder(root).notes)[0].startswith("1 images lose more than half")
+    assert texts(folder(root).notes)[0].startswith("1 image loses more than half")
 
 
 def test_images_that_are_made_much_larger_are_counted(tmp_path: Path) -> None:
     """Images of 8 x 8 pixels."""
     put(tmp_path / "d", *(f"train/a/{number}.png" for number in range(5)), "test/a/0.png", "test/a/1.png")
-    note = "7 images are enlarged 1.5 times or more: they are smaller than data.image_size, which shows no more of them"
+    note = "7 images are enlarged 1.5 times or more: a smaller data.image_size would show as much of such images"
     for _ in range(2):  # the second time from the cache
         assert note in texts(folder(tmp_path / "d", image_size=32).notes)
     assert not [line for line in texts(folder(tmp_path / "d", image_size=31).notes) if "enlarged" in line]

@@ -354,7 +354,7 @@ def test_labels_are_read_as_a_parquet_columns_are(tmp_path: Path, shape: tuple[i
     for kind in ("U8", "S8"):
         data = of(np.array(["nevus", "", "melanoma", "nevus"], kind))
         assert (data.train.class_names, data.train.labels.tolist()) == (("melanoma", "nevus"), [1, -1, 0, 1])
-        assert texts(data.notes) == ("1 images have an empty label: unlabelled",)
+        assert texts(data.notes) == ("1 image has an empty label: unlabelled",)
     assert texts(of(np.array([0, 5, 9, 9])).notes)[0].startswith("labels are 3 of the numbers 0 to 9")
 
 

@@ -133,6 +133,23 @@ def test_percentiles_are_of_each_band_alone_and_of_training_pixels(tmp_path: Pat
     assert read(path, range=expected).train.pixels.tobytes() == data.train.pixels.tobytes()
 
 
+def test_a_note_on_clipped_images_says_what_percentiles_leave_out_anyway(tmp_path: Path) -> None:
+    """The numbers of the range are in the line above it: two for each band, which fill a line of their own."""
+    values = bands(40, 13, 3000)
+    path = saved(tmp_path / "a.npz", x_train=values, x_test=values[:2])
+    data = read(path, channels=13, range="percentiles")
+    assert data.range is not None
+    low, high = np.array(data.range).T
+    outside = (values < low) | (values > high)
+    assert 0 < outside.mean() <= 0.01
+    images = (outside.mean((1, 2, 3)) > 0.01).sum() + (outside[:2].mean((1, 2, 3)) > 0.01).sum()
+    clipped = [note for note in texts(data.notes) if "clipped" in note]
+    assert clipped == [
+        f"{images} of them have over 1% of their pixels outside data.range=percentiles, and these are clipped (of all "
+        f"pixels that it is taken from, at most 1%): their values go from 0 to {values.max()}"
+    ]
+
+
 def test_colours_still_share_the_percentiles_of_all_three(tmp_path: Path) -> None:
     values = bands(20, 3, 4000)
     values[..., 1] //= 10
@@ -267,7 +284,7 @@ def test_copies_and_images_of_one_value_in_each_band_are_found(tmp_path: Path) -
     data = read(saved(tmp_path / "a.npz", x_train=values, x_test=values[8:10]))
     assert data.copies is not None
     assert data.copies.tolist() == [[5, 0], [12, 8], [13, 9]]
-    assert any(note.startswith("1 images are of one single colour throughout (") for note in texts(data.notes))
+    assert any(note.startswith("1 image is of one single colour throughout (") for note in texts(data.notes))
 
 
 def test_near_copies_are_compared_by_the_mean_of_all_bands() -> None:

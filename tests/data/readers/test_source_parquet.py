@@ -354,7 +354,7 @@ def test_deep_images_say_how_they_were_scaled(tmp_path):
     flat = fetch(tmp_path, "imagefolder", path=tmp_path / "flat", channels=1)
     assert not flat.train.pixels[0].any()
     assert np.array_equal(flat.train.pixels[1].ravel(), range(256))  # as without a blank image beside it
-    assert texts(flat.notes)[1:] == ("1 images are of one single colour throughout (train/a/1.png)",)
+    assert texts(flat.notes)[1:] == ("1 image is of one single colour throughout (train/a/1.png)",)
     put(tmp_path / "shallow", {"train/a/1.png": pictures(1)[0], "test/a/1.png": pictures(1)[0]})
     assert texts(fetch(tmp_path, "imagefolder", path=tmp_path / "shallow").notes) == ()
     refused(

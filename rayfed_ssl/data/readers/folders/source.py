@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import numbered, printable
 from rayfed_ssl.data.holdout import TEST_SHARE, rounded, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.readers.folders.layouts import (
@@ -145,10 +145,13 @@ def _groups(
     such = "" if in_files else f", such as {some(known, 3)}"
     several = f"{len(known)} group{'' if len(known) == 1 else 's'}"
     one = ": all are of one" if len(known) == 1 and not alone else ""
-    notes: list[Note | str] = [f"{key}.group finds {several} in {len(used) - alone} images{such}{one}"]
+    notes: list[Note | str] = [
+        f"{key}.group finds {several} in {numbered(len(used) - alone, 'image', 'images')}{such}{one}"
+    ]
     if alone:
         where = "in" if in_files else "in the path of"
-        said = f"{key}.group finds nothing {where} {alone} images: each is one of its own"
+        own = numbered(alone, "image: it is one", "images: each is one")
+        said = f"{key}.group finds nothing {where} {own} of its own"
         notes.append(Note.shareable(said))
     shown = {split: None if of is None else of[taken[split]] for split, of in groups.items()}
     return groups, [*notes, *shared_notes(shown, f"{key}.group")]
