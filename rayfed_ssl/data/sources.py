@@ -33,7 +33,6 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rayfed_ssl.base.choice import NameOf
-from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
@@ -46,10 +45,10 @@ from rayfed_ssl.data.images import MOST_BANDS, Dataset, Images, Listing, Scaling
 from rayfed_ssl.data.pixels.cache_names import add_files, root_of
 from rayfed_ssl.data.pixels.copies import kept_copies
 from rayfed_ssl.data.pixels.digests import kept_digests
-from rayfed_ssl.data.pixels.notes import counted, misfitting, outside_of, scaled
+from rayfed_ssl.data.pixels.notes import scaled
 from rayfed_ssl.data.pixels.percentiles import kept_range
 from rayfed_ssl.data.pixels.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
-from rayfed_ssl.data.pixels.stored_notes import near_copy_notes, plain_notes
+from rayfed_ssl.data.pixels.stored_notes import near_copy_notes, pixel_notes
 from rayfed_ssl.data.readers.arrays.source import arrays_source
 from rayfed_ssl.data.readers.digits import digits_source
 from rayfed_ssl.data.readers.folders.layouts import Layout
@@ -297,7 +296,8 @@ def load(
         missed = "" if config.on_bad_image == "skip" else skipping
         trained = partial(_listed, source, "train", key)
         by = kept_range(trained, form, cache / f"{stem}{part}-range.json", key, missed)
-    found = _decoded(files, source, replace(form, range=by), config, key, skipping)
+    form = replace(form, range=by)
+    found = _decoded(files, source, form, config, key, skipping)
     _refuse_empty(found, config, key)
     train = found["train"]
     test = found["test"].images if "test" in found else _none_of(train.images)
@@ -305,17 +305,11 @@ def load(
     skipped = tuple(in_order([name for stored in found.values() for name in stored.skipped], source))
     counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
     scaling = _scaling(config, by, counts, key, range_may_be_unused)
-    read = counted(counts, config.background, key)
-    listed = tuple(note for stored in found.values() for note in stored.notes)
-    percentiles, bands = isinstance(config.range, str), are_bands(config.channels)
-    outside, unfit = outside_of(by, key, percentiles), [stored.misfits for stored in found.values()]
-    misfits = misfitting(unfit, outside, key, bands=bands, percentiles=percentiles)
-    range_notes: tuple[Note | str, ...] = () if scaling is None else (str(scaling), *misfits)
-    one_colour = plain_notes(found, counts["transparent"], config.background, key)
+    pixels = pixel_notes(found, counts, scaling, form, key, percentiles=isinstance(config.range, str))
     both = {"train", "test"} <= set(found)
     left = len(test), len(test) + len(train.images)
     wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
-    notes = recounted((*source.notes, *listed, *range_notes, *read, *one_colour), wanted, left)
+    notes = recounted((*source.notes, *pixels), wanted, left)
     copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
     if copies is not None and OWN_IMAGES & SOURCES[config.name].reads:
         group = f"{key}.group" if "group" in SOURCES[config.name].reads else f"{key}.columns.group"

@@ -1,4 +1,5 @@
-"""Notes on the pixels of stored splits: images of one colour, and test images that almost equal a training image.
+"""Notes on the pixels of stored splits: what was scaled, clipped and lost, images of one colour, and test images that
+almost equal a training image.
 
 Shape legend: K images that have an earlier copy.
 """
@@ -13,11 +14,38 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
-from rayfed_ssl.data.decoding.decode import Background
+from rayfed_ssl.data.decoding.decode import Background, ImageForm
+from rayfed_ssl.data.images import Scaling, are_bands
 from rayfed_ssl.data.pixels.copies import of_one_colour
 from rayfed_ssl.data.pixels.near_copies import MOST_SHOWN, kept_near_copies, note
-from rayfed_ssl.data.pixels.notes import plain
+from rayfed_ssl.data.pixels.notes import counted, misfitting, outside_of, plain
 from rayfed_ssl.data.pixels.store import Stored
+from rayfed_ssl.data.source_notes import Line
+
+
+def pixel_notes(
+    found: Mapping[str, Stored],
+    counts: Mapping[str, int],
+    scaling: Scaling | None,
+    form: ImageForm,
+    key: str,
+    *,
+    percentiles: bool,
+) -> tuple[Line, ...]:
+    """What there is to say of the pixels of all splits together, that of each split first.
+
+    Args:
+        counts: how many images of all splits have each trait of ``store.NOTICED``.
+        scaling: what was done to images of more than 8 bits, where there are any.
+        form: as the images were decoded, its ``range`` included, which may be of ``percentiles``.
+    """
+    notes: list[Line] = [line for stored in found.values() for line in stored.notes]
+    if scaling is not None:
+        outside, splits = outside_of(form.range, key, percentiles), [stored.misfits for stored in found.values()]
+        bands = are_bands(form.channels)
+        notes += str(scaling), *misfitting(splits, outside, key, bands=bands, percentiles=percentiles)
+    notes += counted(counts, form.background, key)
+    return *notes, *plain_notes(found, counts["transparent"], form.background, key)
 
 
 def plain_notes(found: Mapping[str, Stored], transparent: int, background: Background, key: str) -> tuple[Note, ...]:
