@@ -200,6 +200,7 @@ def test_a_detached_run_is_attached_to_at_a_uri(cluster: Cluster, config: str, t
 def test_a_detached_run_is_stopped_with_a_checkpoint_and_resumed(cluster: Cluster, config: str, tmp_path: Path) -> None:
     out, reached = tmp_path / "out", 0
     run = ("run", config, "name=long", "--detach", "--out", str(out), "train.rounds=1000000", "evaluation.every=0")
+    run += ("train.local_epochs=30",)  # slow rounds: who attaches late is told the last hundred lines alone
 
     def saved() -> bool:
         return any(t > reached for t, _ in checkpoint.complete(out / "checkpoints"))
