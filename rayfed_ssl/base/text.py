@@ -36,7 +36,7 @@ def composed(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def numbered(count: int, one: str, many: str) -> str:
+def plural(count: int, one: str, many: str) -> str:
     """``count`` and what is said of one or of several: "1 image is", "2 images are"."""
     return f"{count} {one if count == 1 else many}"
 

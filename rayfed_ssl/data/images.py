@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
-from rayfed_ssl.base.text import numbered
+from rayfed_ssl.base.text import plural
 from rayfed_ssl.data.source_notes import Line
 
 MOST_CLASSES = 2**20
@@ -95,7 +95,7 @@ class Scaling:
 
     def __str__(self) -> str:
         deep = "of more than 8 bits"
-        return numbered(self.images, f"image {deep} was", f"images {deep} were") + (
+        return plural(self.images, f"image {deep} was", f"images {deep} were") + (
             f" scaled to 0..255, {'' if self.images == 1 else 'each '}by {self.by}"
         )
 

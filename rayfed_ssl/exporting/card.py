@@ -20,7 +20,7 @@ import yaml
 
 from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import numbered, printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.exporting.encoders import RunEncoder
@@ -256,7 +256,7 @@ def _noted(run: Path) -> list[str]:
     lines = [*recorded(run).card_notes]
     if (skipped := run / SKIPPED).exists():
         left_out = len(skipped.read_text(encoding="utf-8").splitlines())
-        lines.append(numbered(left_out, "image", "images") + " could not be decoded: left out")
+        lines.append(plural(left_out, "image", "images") + " could not be decoded: left out")
     if not lines:
         return []
     return ["## What qualifies these numbers", "\n".join(f"- {line}." for line in lines)]

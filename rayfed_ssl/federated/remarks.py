@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note, as_notes
-from rayfed_ssl.base.text import numbered, printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.holdout import SOME_UNTESTED
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.readers.split_rows import NO_LABEL
@@ -62,7 +62,7 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
     own, tested = content[:trained], content[trained:]
     labels = dataset.train.labels
     if known := int((tested < trained).sum()):
-        found = numbered(known, f"of {len(tested)} test images is", f"of {len(tested)} test images are")
+        found = plural(known, f"of {len(tested)} test images is", f"of {len(tested)} test images are")
         found += " also among the training images (the same pixels)"
         other = _under_other_labels((tested, dataset.test.labels), (own, labels))
         yield Note.shareable(found + _remembered(known, int(other.sum())))
@@ -72,7 +72,7 @@ def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArra
         theirs = np.concatenate([np.empty(0, np.int64), *held])
         other = _under_other_labels((own[held_out], labels[held_out]), (own[theirs], labels[theirs]))
         chosen_by = f"of {len(held_out)} images to choose by (evaluation.select)"
-        found = numbered(known, f"{chosen_by} is", f"{chosen_by} are") + " also among the clients' (the same pixels)"
+        found = plural(known, f"{chosen_by} is", f"{chosen_by} are") + " also among the clients' (the same pixels)"
         yield Note.shareable(found + _remembered(known, int(other.sum())))
     repeated = np.bincount(own, minlength=len(content))[own] > 1
     if repeated.any():
@@ -176,7 +176,7 @@ def no_class(dataset: Dataset) -> Iterator[Note]:
     for label, name in enumerate(dataset.train.class_names):
         if _means_none(name):
             count = sum(int((images.labels == label).sum()) for images in (dataset.train, dataset.test))
-            of_images = numbered(count, "image", "images")
+            of_images = plural(count, "image", "images")
             yield Note(
                 f"{printable(name, 80)} is taken for a class, of {of_images}; images that nobody labelled lie in no "
                 "class folder, or have an empty label",

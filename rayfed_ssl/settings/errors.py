@@ -6,7 +6,6 @@ Walking the schema beside the location tells these labels from keys, even where 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from rayfed_ssl.base.annotations import Shape, shape_of_field
 from rayfed_ssl.base.choice import OneOf
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import nearest, printable
 
 LINE = 2000  # characters of one line of an error
 _ABSENT = object()
@@ -68,8 +67,7 @@ def value_text(value: object, limit: int = 60) -> str:
 
 def closest(name: object, choices: Iterable[str]) -> str:
     """``; did you mean NAME?`` with the choice most like ``name``, or nothing where none is near."""
-    near = difflib.get_close_matches(name.lower(), list(choices), n=1, cutoff=0.6) if isinstance(name, str) else []
-    return f"; did you mean {near[0]}?" if near else ""
+    return nearest(name, choices, 1) if isinstance(name, str) else ""
 
 
 def explain(model: type[BaseModel], document: object, error: ValidationError, origin: str) -> list[str]:

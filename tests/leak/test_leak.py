@@ -314,15 +314,15 @@ def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
 
 
 def test_clients_are_named_by_number_or_by_the_name_of_their_folder() -> None:
-    named = SimpleNamespace(given_names=("north", "7", "south"), sizes=np.array([9, 9, 9]))
-    assert numbered(["south", 0, "1", "7"], named) == [2, 0, 1, 7]  # type: ignore[arg-type]
+    named: Any = SimpleNamespace(given_names=("north", "7", "south"), sizes=np.array([9, 9, 9]))
+    assert numbered(["south", 0, "1", "7"], named) == [2, 0, 1, 7]
     with pytest.raises(UserError, match=r"'Noth'; this run has 3 clients; names: .*; did you mean north, south\?$"):
-        numbered(["Noth"], named)  # type: ignore[arg-type]
+        numbered(["Noth"], named)
     with pytest.raises(UserError, match=r"^--client: found 'west'; this run has 3 clients; names: north, 7, south$"):
-        numbered(["west"], named)  # type: ignore[arg-type]
-    nameless = SimpleNamespace(given_names=None, sizes=np.array([9, 9]))
+        numbered(["west"], named)
+    nameless: Any = SimpleNamespace(given_names=None, sizes=np.array([9, 9]))
     with pytest.raises(UserError, match=r"^--client: found 'west'; this run has 2 clients, which have no names$"):
-        numbered(["west"], nameless)  # type: ignore[arg-type]
+        numbered(["west"], nameless)
 
 
 def test_what_knows_nothing_and_tells_members_apart_is_named() -> None:

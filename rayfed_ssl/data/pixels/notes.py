@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import ImageColor
 
 from rayfed_ssl.base.notes import Note, public_lines, texts
-from rayfed_ssl.base.text import numbered, printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.decoding.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES, Range, Ranges, as_lists, is_one
 from rayfed_ssl.data.decoding.decode import Background
 from rayfed_ssl.data.decoding.squares import ENLARGED
@@ -88,7 +88,7 @@ def counted(counts: Mapping[str, int], background: Background, key: str) -> tupl
     """A line on each trait of ``store.NOTICED`` that images have."""
     return tuple(
         Note.shareable(
-            numbered(counts[trait], f"image {one}", f"images {several}").format(background=background),
+            plural(counts[trait], f"image {one}", f"images {several}").format(background=background),
             more.format(key=key),
         )
         for trait, (one, several, more) in SAID.items()
@@ -166,7 +166,7 @@ def plain(
     how many are of what those are laid on. ``names`` (K,) of the images: the first ones are shown as examples."""
     if not len(colours):
         return ()
-    said, more = numbered(len(colours), "image is", "images are") + " of one single colour throughout", ""
+    said, more = plural(len(colours), "image is", "images are") + " of one single colour throughout", ""
     if names:
         others = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
         more = f" ({', '.join(printable(name, 80) for name in names[:MOST_SHOWN])}{others})"

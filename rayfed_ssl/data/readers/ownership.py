@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
-from rayfed_ssl.base.text import numbered, printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.readers.column_values import Values
 
 GROUP_COLUMNS = {"patient", "patientid", "subject", "subjectid"}  # in any case, with _ or without
@@ -75,5 +75,5 @@ def shared_notes(groups: Mapping[str, NDArray[np.int64] | None], by: str) -> tup
         return (Note.shareable(said),)
     if train is None or test is None or not (shared := int(np.isin(test[test >= 0], train).sum())):
         return ()
-    found = numbered(shared, f"of {len(test)} test images is", f"of {len(test)} test images are")
+    found = plural(shared, f"of {len(test)} test images is", f"of {len(test)} test images are")
     return (Note.shareable(f"{found} of a group ({by}) with training images"),)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import numbered, printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halves
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
 from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, gaps
@@ -61,7 +61,7 @@ class Beside:
         """Lines on empty cells, where some are blank text (who leaves all of them null means it), and on gaps between
         labels without names; ``counted`` ends each."""
         blank = tuple(
-            Note.shareable(numbered(n.all, "image has", "images have") + f" an empty {what}", counted)
+            Note.shareable(plural(n.all, "image has", "images have") + f" an empty {what}", counted)
             for what, n in self.empty.items()
             if n.blank
         )

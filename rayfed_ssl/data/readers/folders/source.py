@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import numbered, printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.holdout import TEST_SHARE, rounded, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
 from rayfed_ssl.data.readers.folders.layouts import (
@@ -146,11 +146,11 @@ def _groups(
     several = f"{len(known)} group{'' if len(known) == 1 else 's'}"
     one = ": all are of one" if len(known) == 1 and not alone else ""
     notes: list[Note | str] = [
-        f"{key}.group finds {several} in {numbered(len(used) - alone, 'image', 'images')}{such}{one}"
+        f"{key}.group finds {several} in {plural(len(used) - alone, 'image', 'images')}{such}{one}"
     ]
     if alone:
         where = "in" if in_files else "in the path of"
-        own = numbered(alone, "image: it is one", "images: each is one")
+        own = plural(alone, "image: it is one", "images: each is one")
         said = f"{key}.group finds nothing {where} {own} of its own"
         notes.append(Note.shareable(said))
     shown = {split: None if of is None else of[taken[split]] for split, of in groups.items()}
