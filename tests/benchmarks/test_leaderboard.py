@@ -34,21 +34,7 @@ MODEL = {"width": 0.25, "projector": {"hidden": [16], "dim": 8}}
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        rows.BOARD,
-        rows.FIELD,
-        rows.SHORT,
-        rows.LONGER,
-        rows.MANY,
-        rows.LOSSES,
-        rows.BYTES,
-        rows.ROUNDS,
-        rows.SERVER_STEPS,
-    ],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("path", rows.BOARDS, ids=lambda path: path.stem)
 def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:
     board = tables.load_board(path)
     for name in board["data"]:

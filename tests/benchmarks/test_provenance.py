@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from leaderboard_rows import BOARD, BYTES, FIELD, LONGER, LOSSES, MANY, ROUNDS, SERVER_STEPS, SHORT, read, results_of
+from leaderboard_rows import BOARDS, read, results_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -32,7 +32,7 @@ def made_at() -> Counter[tuple[str, str, bool]]:
             if commit := known.get("commit"):
                 name, _, more = commit.partition("-")
                 found[path.name, name, more == "dirty" or bool(known.get("changed"))] += 1
-    for path in map(results_of, (BOARD, BYTES, ROUNDS, SERVER_STEPS, LONGER, LOSSES, MANY, FIELD, SHORT)):
+    for path in map(results_of, BOARDS):
         found.update((path.name, row["commit"], row["changed"]) for row in read(path))
     return found
 
