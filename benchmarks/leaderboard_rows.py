@@ -31,8 +31,10 @@ FIELD, SHORT = HERE / "field.yaml", HERE / "field_short.yaml"  # boards for a GP
 LONGER, MANY = HERE / "longer.yaml", HERE / "many_clients.yaml"  # other boards
 LOSSES, BYTES, ROUNDS = HERE / "losses.yaml", HERE / "bytes.yaml", HERE / "rounds.yaml"
 SERVER_STEPS, MOMENTUM = HERE / "server_steps.yaml", HERE / "momentum.yaml"
-MOMENTUM_LONGER = HERE / "momentum_longer.yaml"
-BOARDS = (BOARD, FIELD, SHORT, LONGER, MANY, LOSSES, BYTES, ROUNDS, SERVER_STEPS, MOMENTUM, MOMENTUM_LONGER)
+MOMENTUM_LONGER, MOMENTUM_METHODS = HERE / "momentum_longer.yaml", HERE / "momentum_methods.yaml"
+BOARDS = (
+    BOARD, FIELD, SHORT, LONGER, MANY, LOSSES, BYTES, ROUNDS, SERVER_STEPS, MOMENTUM, MOMENTUM_LONGER, MOMENTUM_METHODS,
+)  # fmt: skip
 ONE, TUNED, MIXED = "one architecture", "tuned", "mixed architectures"
 REFERENCE = "fedsimclr"
 NOWHERE = Path("images")  # stands for the images where only configurations are compared
