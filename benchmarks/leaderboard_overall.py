@@ -118,7 +118,7 @@ def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
         own = {measure: each.get(method) for measure, each in found.items()}
         count = max(one.count for one in own.values() if one is not None)
         shown = [
-            _cell(one, (measure, method) in holm) + (f" {DEPENDS}" if (measure, method) in odd else "")
+            in_cell(one, (measure, method) in holm) + (f" {DEPENDS}" if (measure, method) in odd else "")
             for measure, one in own.items()
         ]
         lines.append(f"| {_name(method)} | {count} | {' | '.join(shown)} | {of_tables.get(method, '-')} |")
@@ -187,7 +187,7 @@ def by_partition(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
         found[less] = [None if one is None else _known({method: one}).get(method) for one in apart]
         for place, each in found.items():
             if counts := [one.count for one in each if one is not None]:
-                cells = " | ".join(_cell(one, holm=False) for one in each)
+                cells = " | ".join(in_cell(one, holm=False) for one in each)
                 lines.append(f"| {place} | {_name(method)} over {_name(reference)} | {max(counts)} | {cells} |")
     return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
 
@@ -204,7 +204,7 @@ def mixed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     for method in in_order(found, list(board["mixed"]["methods"]), board):
         each = [by_method.get(method) for by_method in found.values()]
         sent = [row["bytes_per_round"] for row in own if row["method"] == method and row["bytes_per_round"] is not None]
-        shown = [_cell(by.get(method), (m, method) in holm) for m, by in found.items()]
+        shown = [in_cell(by.get(method), (m, method) in holm) for m, by in found.items()]
         count = max(one.count for one in each if one is not None)
         megabytes = _mean([1e-6 * one for one in sent], ".2f")
         lines.append(f"| `{method}` | {count} | {' | '.join(shown)} | {megabytes} |")
@@ -248,7 +248,7 @@ def _mean(each: Sequence[float] | None, form: str) -> str:
     return format(fmean(each), form) if each else "-"
 
 
-def _cell(one: OverSets | None, holm: bool) -> str:
+def in_cell(one: OverSets | None, holm: bool) -> str:
     """Mean and 95% interval over clusters; bold where that excludes zero, with a dagger where it does after Holm."""
     if one is None:
         return "-"

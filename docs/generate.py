@@ -35,6 +35,7 @@ import leaderboard_grids as board_grids  # noqa: E402
 import leaderboard_labels as board_labels  # noqa: E402
 import leaderboard_longer as longer  # noqa: E402
 import leaderboard_many as many  # noqa: E402
+import leaderboard_momentum as momentum  # noqa: E402
 import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_pixels as board_pixels  # noqa: E402
 import leaderboard_prediction as prediction  # noqa: E402
@@ -225,6 +226,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "rounds": other_board(board_rows.ROUNDS, board_bytes.less),
         "steps in short": other_board(board_rows.SERVER_STEPS, board_overall.overall),
         "server steps": other_board(board_rows.SERVER_STEPS, board_tables.page),
+        "momentum in short": lambda: momentum.table(momentum.read()),
+        "momentum": lambda: momentum.runs(momentum.read()),
         "field": other_board(board_rows.FIELD, board_tables.page),
         "short": other_board(board_rows.SHORT, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,14 +16,12 @@ import scipy.stats
 from leaderboard_clusters import OverSets
 
 from rayfed_ssl.records.comparison import Difference, difference
-from tests.conftest import ROOT
+from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, LEVEL, OPEN, README, RESULTS, between, stands
 
 BOARD = tables.load_board()
 RANKED = [method for method in BOARD["methods"] if method not in BOARD["references"]]
 SETS = list(BOARD["data"])
-RESULTS, LEADERBOARD, README = "docs/results.md", "docs/leaderboard.md", "README.md"
 KNN, LINEAR, FEWSHOT = rows.MEASURES
-ABOVE, BELOW, LEVEL, OPEN = "above", "below", "level", "not told apart"
 
 
 @cache
@@ -150,35 +147,6 @@ def times_less(name: str, data: str) -> float:
     return float(total / less)
 
 
-@cache
-def of_steps(name: str) -> dict[str, OverSets]:
-    """Measure -> the difference of a larger step to FedSimCLR, over both data sets."""
-    board = tables.load_board(rows.SERVER_STEPS)
-    known = overall.differences(rows.read(rows.results_of(rows.SERVER_STEPS)), board)
-    return {measure: each[name] for measure, each in known.items()}
-
-
-def step_words(name: str) -> list[str]:
-    """What it is called by kNN, linear probe and few-shot."""
-    return [overall.verdict(one) for one in of_steps(name).values()]
-
-
-def step_points(name: str) -> list[float]:
-    """Its mean differences in points, to a tenth."""
-    return [round(100 * one.mean, 1) for one in of_steps(name).values()]
-
-
-def step_share(measure: str) -> float:
-    """What part of the gain of all images in one place a server's momentum of 0.5 has."""
-    return of_steps("momentum_05")[measure].mean / of_steps("centralized_equal_steps")[measure].mean
-
-
-def held_out(data: str) -> float:
-    """What a server's momentum of 0.5 gains by kNN on held-out training images, in points, to a tenth."""
-    runs = of_board(rows.SERVER_STEPS, data)
-    return round(100 * fmean(tables.paired(runs["momentum_05"], runs[rows.REFERENCE], "select_knn")), 1)
-
-
 def told_by_tuning() -> dict[tuple[str, str], float]:
     """(method, measure) -> the gain in points, of those whose interval excludes zero."""
     gains = {(method, m): by_tuning(method, m) for method in iid_tuned() for m in rows.MEASURES}
@@ -199,10 +167,6 @@ def holm(reference: str = rows.REFERENCE, table: str = rows.ONE) -> set[tuple[st
 
 def survivors_above(table: str) -> set[str]:
     return {method for measure, method in holm(table=table) if over(method, table=table)[measure].mean > 0}
-
-
-def between(low: float, values: Sequence[float], high: float) -> bool:
-    return all(low <= value <= high for value in values)
 
 
 CODES = ("float16", "up8_down8", "up4_down8", "up2_down8", "up4_down4")
@@ -351,46 +315,7 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      == {("rounds_2", LINEAR): -0.6, ("rounds_1", KNN): -1.3, ("rounds_1", FEWSHOT): -0.6}
      and all(fmean(tables.paired(of_board(rows.ROUNDS, "cifar10")["rounds_1"],
                                  of_board(rows.ROUNDS, "cifar10")["local"], m)) < 0 for m in (KNN, LINEAR))),
-    (LEADERBOARD, "A server's momentum of 0.5 is above FedSimCLR by all three protocols over both data sets, by 1.8 "
-     "points by linear probe, 0.7 by few-shot and 0.5 by kNN. By linear probe it is above on each. It makes up for two "
-     "fifths of what all images in one place gain by linear probe, for a fifth by few-shot and a seventh by kNN.",
-     lambda: step_words("momentum_05") == [ABOVE] * 3 and step_points("momentum_05") == [0.5, 1.8, 0.7]
-     and all(told_from_whole(rows.SERVER_STEPS, data)["momentum_05", LINEAR] > 0 for data in SETS)
-     and between(0.37, [step_share(LINEAR)], 0.43) and between(0.18, [step_share(FEWSHOT)], 0.22)
-     and between(0.12, [step_share(KNN)], 0.16)),
-    (LEADERBOARD, "twice the server's step (step_2) and twice the clients' rate (client_lr_2) are above by linear "
-     "probe, too, by 1.2 and 1.4 points, and not told apart by the others. FedAvgM with its usual momentum of 0.9 "
-     "gains 2.1 points by linear probe, and its mean by kNN is below.",
-     lambda: all(step_words(name)[1] == ABOVE and {*step_words(name)[::2]} <= {OPEN, LEVEL}
-                 for name in ("step_2", "client_lr_2"))
-     and [step_points(name)[1] for name in ("step_2", "client_lr_2")] == [1.2, 1.4]
-     and step_words("fedavgm")[1] == ABOVE and step_points("fedavgm")[1] == 2.1 and step_points("fedavgm")[0] < 0),
-    (LEADERBOARD, "Adaptive servers at their defaults are below by kNN: Adam and Yogi by 1.4 points, with one more by "
-     "linear probe; Adagrad is below by all three, by 2.6 to 2.9.",
-     lambda: all(step_words(name)[:2] == [BELOW, ABOVE] and step_points(name)[0] == -1.4
-                 and between(0.95, step_points(name)[1:2], 1.15) for name in ("fedadam", "fedyogi"))
-     and step_words("fedadagrad") == [BELOW] * 3 and between(-2.95, step_points("fedadagrad"), -2.55)),
-    (LEADERBOARD, "kept moments are not told apart by linear probe and level by the others.",
-     lambda: step_words("kept_moments") == [LEVEL, OPEN, LEVEL]),
-    (LEADERBOARD, "by kNN on held-out training images its mean is above on CIFAR-10 and below on Fashion-MNIST, by 0.4 "
-     "and 0.2 points.",
-     lambda: [held_out(data) for data in ("cifar10", "fashion_mnist")] == [0.4, -0.2]),
-    (RESULTS, "A server's momentum of 0.5 is above FedSimCLR by all three protocols over both data sets, by half a "
-     "point to two (Dirichlet 0.1), and costs no bytes",
-     lambda: step_words("momentum_05") == [ABOVE] * 3 and between(0.5, step_points("momentum_05"), 2)),
-    (README, "a server's momentum of 0.5 gains two points by linear probe and about half a point by kNN and few-shot",
-     lambda: step_words("momentum_05") == [ABOVE] * 3 and step_points("momentum_05") == [0.5, 1.8, 0.7]),
 ]  # fmt: skip
-
-
-def stands(page: str, sentence: str) -> bool:
-    """Whether a sentence is in a page, however it is folded and whatever is bold or a link."""
-
-    def plain(text: str) -> str:
-        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text.replace("**", "").replace("`", ""))
-        return re.sub(r"\s+", " ", text)
-
-    return plain(sentence) in plain((ROOT / page).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(("page", "sentence", "holds"), [*AT_DEFAULTS, *TUNED])

@@ -1,0 +1,104 @@
+"""What a server's momentum adds to a method: each with it against itself without, on the boards made to confirm it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from leaderboard_clusters import OverSets, over_board
+from leaderboard_overall import Differences, corrected, in_cell, survive
+from leaderboard_rows import MEASURES, MOMENTUM, MOMENTUM_LONGER, MOMENTUM_METHODS, ONE, REFERENCE, Record, results_of
+from leaderboard_rows import read as read_rows
+from leaderboard_tables import NAMES, NOT_RUN, SPLITS, complete, load_board, number, of_table
+
+BOARDS = (MOMENTUM, MOMENTUM_LONGER, MOMENTUM_METHODS)
+WITHOUT = {  # a row with a server's momentum of 0.5 -> the same without
+    "momentum_05": REFERENCE,
+    "fedbyol_momentum_05": "fedbyol",
+    "feddecorr_momentum_05": "feddecorr",
+}
+WithRows = tuple[Sequence[Record], Mapping[str, Any]]  # its rows, and what it asks for
+HELD_OUT = {"select_knn": "kNN, held out", "select_linear": "linear, held out"}
+
+
+def read() -> list[WithRows]:
+    """``BOARDS`` with the rows that are there."""
+    return [(read_rows(results_of(path)), load_board(path)) for path in BOARDS]
+
+
+class Case(NamedTuple):
+    """A method without momentum on a partition; ``None``: the mean over the partitions of its board, where it has
+    several, which then stand alone as its parts."""
+
+    method: str
+    partition: str | None
+    rounds: int
+    part: bool
+
+
+def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
+    """What momentum adds over both data sets, by each protocol and by those of held-out training images.
+
+    Args:
+        boards: of each of ``BOARDS``.
+    """
+    found: dict[Case, dict[str, OverSets]] = {}
+    for rows, board in boards:
+        several = len(board["partitions"]) > 1
+        for method, without in WITHOUT.items():
+            own = [row for row in rows if row["method"] in (method, without)]
+            if method not in {row["method"] for row in own}:
+                continue
+            (rounds,) = {row["rounds"] for row in own}
+            for partition in [None, *board["partitions"]] if several else board["partitions"]:
+                case = Case(without, partition, rounds, part=several and partition is not None)
+                found[case] = {
+                    measure: over_board(own, board, measure, without, partition=partition)[method]
+                    for measure in (*MEASURES, *HELD_OUT)
+                }
+    return found
+
+
+def tests(found: Mapping[Case, Mapping[str, OverSets]]) -> Differences:
+    """What is counted as a test: the protocols on test images, of no part of another line. Measure -> case -> gain."""
+    whole = {str(case): each for case, each in found.items() if not case.part}
+    return {measure: {case: each[measure] for case, each in whole.items()} for measure in MEASURES}
+
+
+def surviving(found: Mapping[Case, Mapping[str, OverSets]]) -> set[tuple[str, str]]:
+    """The (measure, case) of ``tests`` that differ from zero after Holm's correction for all of them."""
+    return survive(tests(found), [str(case) for case in found])
+
+
+def table(boards: Sequence[WithRows]) -> str:
+    """A line per case."""
+    found = gains(boards)
+    if not found:
+        return f"These rows are {NOT_RUN}."
+    holm = surviving(found)
+    heads = ["method", "partition", "rounds", "clusters", *MEASURES.values(), *HELD_OUT.values()]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for case, each in found.items():
+        place = "all three" if case.partition is None else SPLITS.get(case.partition, case.partition)
+        cells = [in_cell(each[measure], (measure, str(case)) in holm) for measure in (*MEASURES, *HELD_OUT)]
+        count = each[next(iter(MEASURES))].count
+        lines.append(f"| `{case.method}` | {place} | {case.rounds} | {count} | {' | '.join(cells)} |")
+    whose = " of protocols on test images, parts of the first line left out,"
+    return "\n".join([*lines, "", corrected(tests(found), [str(case) for case in found], whose, holm)])
+
+
+def runs(boards: Sequence[WithRows]) -> str:
+    """What the lines of ``table`` are made of: mean and standard deviation over seeds, by data set."""
+    heads = ["data", "partition", "rounds", "method", "seeds", *MEASURES.values(), "minutes", "made at"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for rows, board in boards:
+        for data in board["data"]:
+            for partition in board["partitions"]:
+                methods = of_table(rows, data, partition, ONE)
+                for method in board["methods"]:
+                    if own := complete(methods.get(method, {})):
+                        cells = [NAMES.get(data, data), SPLITS.get(partition, partition), str(own[0]["rounds"])]
+                        cells += [f"`{method}`", str(len(own)), *(number([row[m] for row in own]) for m in MEASURES)]
+                        cells += [number([row["minutes"] for row in own], 1)]
+                        lines.append(f"| {' | '.join(cells)} | {', '.join(sorted({row['commit'] for row in own}))} |")
+    return "\n".join(lines)

@@ -1,0 +1,90 @@
+"""What a server's momentum adds, from rows that are made up; rows with it differ from those without by it alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import leaderboard_momentum as momentum
+import leaderboard_rows as rows
+import leaderboard_tables as tables
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.benchmarks import made
+
+BOARDS = {path: tables.load_board(path) for path in momentum.BOARDS}
+MAIN = tables.load_board()
+GAINS = {"cifar10": (0.02, 0.03, 0.01), "fashion_mnist": (0.01, 0.00, 0.02)}  # of seeds 3, 4, 5
+
+
+def pair(data: str, partition: str, method: str, without: str, rounds: int, less: float = 0.0) -> list[rows.Record]:
+    """Rows of three seeds with momentum and without; linear gains twice what kNN gains, the others nothing."""
+    found = []
+    for seed, gain in zip((3, 4, 5), GAINS[data], strict=True):
+        base = 0.3 + 0.01 * seed
+        where: dict[str, Any] = {"data": data, "partition": partition, "rounds": rounds}
+        where |= {"fewshot": 0.2, "select_knn": 0.4, "select_linear": 0.5}
+        found.append(made.row(without, seed, base, linear=base, **where))
+        found.append(made.row(method, seed, base + gain - less, linear=base + 2 * gain, **where))
+    return found
+
+
+def welch(scale: float) -> str:
+    """The mean over data sets and its interval, from SciPy's parts."""
+    each = [scale * np.array(GAINS[data]) for data in GAINS]
+    parts = [one.var(ddof=1) / len(one) for one in each]
+    free = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, each, strict=True))
+    low, high = stats.t.interval(0.95, free, np.mean([one.mean() for one in each]), sum(parts) ** 0.5 / len(each))
+    return f"{(low + high) / 2:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def shown(text: str) -> list[list[str]]:
+    return [
+        [cell.strip(" *†") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"
+    ]
+
+
+def test_each_method_stands_against_itself_by_partition_and_in_the_mean() -> None:
+    some = BOARDS[rows.MOMENTUM]
+    ten = [row for data in GAINS for split, less in (("iid", 0.01), ("dirichlet", -0.01), ("two_classes", 0.0))
+           for row in pair(data, split, "momentum_05", "fedsimclr", 10, less)]  # fmt: skip
+    more = [row for data in GAINS for row in pair(data, "dirichlet", "momentum_05", "fedsimclr", 25)]
+    byol = [row for data in GAINS for row in pair(data, "dirichlet", "fedbyol_momentum_05", "fedbyol", 10)]
+    boards = [(ten, some), (more, BOARDS[rows.MOMENTUM_LONGER]), (byol, BOARDS[rows.MOMENTUM_METHODS])]
+    cells = shown(text := momentum.table(boards))
+    assert [cell[:4] for cell in cells] == [
+        ["`fedsimclr`", "all three", "10", "6"],
+        ["`fedsimclr`", "IID", "10", "6"],
+        ["`fedsimclr`", "Dirichlet 0.1", "10", "6"],
+        ["`fedsimclr`", "two classes per client", "10", "6"],
+        ["`fedsimclr`", "Dirichlet 0.1", "25", "6"],
+        ["`fedbyol`", "Dirichlet 0.1", "10", "6"],
+    ]
+    assert [cell[4].split()[0] for cell in cells] == ["+0.015", "+0.005", "+0.025", "+0.015", "+0.015", "+0.015"]
+    for line in (cells[0], cells[3], cells[4], cells[5]):
+        assert line[4:6] == [welch(1), welch(2)]
+        assert line[6:] == ["+0.000 [+0.000, +0.000]"] * 3
+    assert (
+        "Of 9 intervals" in text
+    )  # three protocols of the mean, 25 rounds and BYOL: its parts are no tests of their own
+
+
+def test_rows_that_are_not_run_are_said_to_be_so() -> None:
+    assert momentum.table([([], board) for board in BOARDS.values()]) == "These rows are not run yet."
+
+
+@pytest.mark.parametrize("path", momentum.BOARDS, ids=lambda path: path.stem)
+def test_a_row_differs_from_the_leaderboards_by_the_servers_momentum_and_the_rounds_alone(path: Any) -> None:
+    for cell in rows.cells(BOARDS[path], ["cifar10", "fashion_mnist"], list(BOARDS[path]["partitions"]), [3]):
+        without = momentum.WITHOUT.get(cell.method, cell.method)
+        (known,) = rows.cells(MAIN, [cell.data], [cell.partition], [3], [without])
+        one, other = (each.built(rows.NOWHERE).model_dump() for each in (cell, known))
+        server = one["server"].pop("optimizer")
+        assert other["server"].pop("optimizer") != server or cell.method == without
+        assert cell.method == without or server == {"name": "momentum", "lr": 1.0, "momentum": 0.5}
+        if path == rows.MOMENTUM_LONGER:
+            assert (one["train"].pop("rounds"), other["train"].pop("rounds")) == (25, 10)
+            for each in (one, other):
+                del each["evaluation"]["every"], each["checkpoint"]["every"]
+        assert one == other
