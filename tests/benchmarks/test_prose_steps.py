@@ -126,8 +126,8 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      "and 0.2 points.",
      lambda: [held_out(data) for data in ("cifar10", "fashion_mnist")] == [0.4, -0.2]),
     (LEADERBOARD, "1.6 points in the mean over three partitions, with every one of 18 pairs of runs above zero, and "
-     "after 25 rounds 1.2. Other methods have it, too: FedBYOL gains 1.6 points, FedDecorr 2.0. After ten rounds it survives "
-     "Holm's correction for all three methods; after 25 its interval excludes zero.",
+     "after 25 rounds 1.2. Other methods have it, too: FedBYOL gains 1.6 points, FedDecorr 2.0. After ten rounds it "
+     "survives Holm's correction for all three methods; after 25 its interval excludes zero.",
      lambda: len(pairs(LINEAR)) == 18 and min(pairs(LINEAR)) > 0
      and [gain_points(*case)[LINEAR] for case in ((), LONGER, BYOL, DECORR)] == [1.6, 1.2, 1.6, 2.0]
      and gain_words(*LONGER)[1] == ABOVE and survivors() == {("linear", case) for case in tens()}),
@@ -146,8 +146,8 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
     (RESULTS, "A server's momentum of 0.5 gains 1.6 points by linear probe and costs no bytes.",
      lambda: gain_words()[1] == ABOVE and gain_points()[LINEAR] == 1.6),
     (RESULTS, "by linear probe it is above on each; over all of them, and for FedBYOL and FedDecorr with it against "
-     "themselves without, that survives Holm's correction. By few-shot it gains half a point, which is less than the test "
-     "images leave open; by kNN it is level",
+     "themselves without, that survives Holm's correction. By few-shot it gains half a point, which is less than the "
+     "test images leave open; by kNN it is level",
      lambda: all(gain_words(rows.REFERENCE, split)[1] == ABOVE for split in ("iid", "dirichlet", "two_classes"))
      and survivors() == {("linear", case) for case in tens()} and gain_words()[::2] == [LEVEL, ABOVE]
      and gain_points()[FEWSHOT] == 0.5),
