@@ -17,6 +17,7 @@ from typing import Any
 from rayfed_ssl.base.files import read_json, write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.records import sweep_choice
 from rayfed_ssl.records.summary import history as measured_by_round
 from rayfed_ssl.records.summary_file import read_summary
 from rayfed_ssl.records.tables import read_metrics
@@ -143,11 +144,7 @@ def score(values: list[float | None], how: str, mode: str) -> float | None:
         mode: ``max`` where larger values are better, ``min`` where smaller ones are.
     """
     known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    if how == "mean":
-        return fmean(known)
-    return max(known) if (how == "best") == (mode == "max") else min(known)
+    return sweep_choice.score(known, how, mode) if known and len(known) == len(values) else None
 
 
 def history(folder: Path) -> list[dict[str, Any]]:

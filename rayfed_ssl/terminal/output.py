@@ -57,6 +57,17 @@ def divert(stream: TextIO | None = None) -> None:
         os.close(null)
 
 
+def prose(console: Console, text: str) -> None:
+    """Print a sentence: wrapped between words on a terminal, where no word is cut; elsewhere on one line, which
+    programs can read. A minus is a hyphen, since not every encoding has one.
+    """
+    plain = text.replace("−", "-")
+    if console.is_terminal:
+        console.print(plain, markup=False, highlight=False, overflow="ignore", crop=False)
+    else:
+        console.print(plain, markup=False, highlight=False, soft_wrap=True)
+
+
 def flush() -> None:
     """Write out what was printed. Raises OSError where standard output takes no more; what was left is dropped."""
     if sys.stdout is None:
