@@ -103,6 +103,12 @@ class Book:
         status = (self.summary(entry) or {}).get("status")
         return str(status) if status in ("complete", "diverged") else None
 
+    def settle(self) -> None:
+        """Take up what became of trials after the scheduler had stopped them: one may have been in its last round."""
+        for entry in self.entries:
+            if entry.status == "stopped" and (ended := self.ended(entry)) is not None:
+                entry.status = ended
+
     def value(self, entry: Entry, metric: str) -> float | None:
         """The trial's metric; of one that was stopped what was reported last."""
         summary = self.summary(entry)

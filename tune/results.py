@@ -75,7 +75,9 @@ class Results:
 
 
 def collect(sweep: Sweep, book: Book) -> Results:
-    """Gather all trials and write the files."""
+    """Gather all trials and write the files. No trial runs any more."""
+    book.settle()
+    book.save()
     rows = rows_of(sweep, book)
     results = Results(sweep, book.folder, rows, choose(rows, sweep.settings.metric, sweep.settings.mode))
     replace_file(book.folder / "results.parquet", lambda path: pq.write_table(table(rows), path))
@@ -122,8 +124,10 @@ def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
     from rayfed_ssl.records import hparams  # TensorBoard's writers, loaded only to write
 
     varied = {key: row[key] for key in sweep.settings.keys if key in row}
+    if sweep.settings.repeat > 1:  # which nothing else tells apart
+        varied["repeat"] = row["repeat"]
     metric = sweep.settings.metric
-    hparams.write(folder, varied, metric, row[metric], row["rounds"], over=row["status"] in OVER)
+    hparams.write(folder, varied, {metric: row[metric]}, row["rounds"], over=row["status"] in OVER)
 
 
 def rows_of(sweep: Sweep, book: Book) -> list[Row]:

@@ -168,7 +168,7 @@ def all_kinds(folder: Path) -> tuple[Note, ...]:
 
 
 LINES = (
-    "1 of 9 test images is also among the training images (the same pixels): accuracy on them is memory",
+    "1 of 9 test images is also among the training images (the same pixels): accuracy on it is memory",
     (
         "1 of 1 images to choose by (evaluation.select) is also among the clients' (the same pixels): accuracy on "
         "them is memory"
@@ -226,7 +226,7 @@ LINES = (
     "2 of 2 clients with own test images have fewer than 5",
     "data.partition.path: 6 of 9 training images are nobody's",
     "model.start: whether its run trained on test images of this run is not known",
-    "model.start: its run trained on 1 of 2 test images (the same pixels): accuracy on them is memory",
+    "model.start: its run trained on 1 of 2 test images (the same pixels): accuracy on it is memory",
     (
         "model.start: its run trained on 1 of 1 images to choose by (evaluation.select) (the same pixels): accuracy on "
         "them is memory"
@@ -323,7 +323,7 @@ def test_the_card_qualifies_its_numbers_and_names_nobody(folder: Path, tmp_path:
     assert "# our-scans: the global encoder" in card
     assert json.loads((tmp_path / "x/config.json").read_text())["run"]["name"] == "our-scans"
     section = card.partition("## What qualifies these numbers\n\n")[2].partition("\n\n##")[0].splitlines()
-    assert "- 1 of 40 test images is also among the training images (the same pixels): accuracy on them is memory." in (
+    assert "- 1 of 40 test images is also among the training images (the same pixels): accuracy on it is memory." in (
         section
     )
     assert "- 1 image could not be decoded: left out." in section

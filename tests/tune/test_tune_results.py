@@ -235,6 +235,17 @@ def test_what_was_interrupted_is_not_ranked_by_what_it_had_reached(tmp_path: Pat
     assert [(row["accuracy.knn"], row["score"]) for row in rows] == [(0.9, None), (0.4, 0.4), (0.5, 0.5)]
 
 
+def test_who_was_stopped_in_the_last_round_has_run_to_the_end(tmp_path: Path) -> None:
+    """The scheduler's word comes while the next round is under way; what is read again must choose alike."""
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}})
+    out = tmp_path / "out"
+    book = booked(made, out, {0: ("complete", 0.4), 1: ("complete", 0.6), 2: ("stopped", 0.5)})
+    book.entries[1].status = "stopped"
+    first = collect(made, book).choice
+    assert (first.ranking, first.finished) == ((1, 2, 0), (1, 0))
+    assert collect(made, Book(out, 1)).choice == first
+
+
 def test_columns_of_the_table_have_one_type() -> None:
     rows: list[dict[str, Any]] = [
         {"a": 1, "b": "x", "c": ["r", "s"], "d": 1},
