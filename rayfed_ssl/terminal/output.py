@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import textwrap
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -63,9 +64,8 @@ def prose(console: Console, text: str) -> None:
     """
     plain = text.replace("−", "-")
     if console.is_terminal:
-        console.print(plain, markup=False, highlight=False, overflow="ignore", crop=False)
-    else:
-        console.print(plain, markup=False, highlight=False, soft_wrap=True)
+        plain = textwrap.fill(plain, console.width, break_long_words=False, break_on_hyphens=False)
+    console.print(plain, markup=False, highlight=False, soft_wrap=True)
 
 
 def flush() -> None:

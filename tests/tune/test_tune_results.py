@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,33 @@ def test_the_encoder_before_training_is_a_row_and_who_is_worse_is_named(
     assert {*re.findall("untrained encoder|starting encoder", page)} == {before}
     assert (worse in page) == (metric != "features.rankme")
     assert "runs/first" not in page  # it is no key that varied
+
+
+def test_the_encoder_before_training_has_the_score_of_its_repeats(tmp_path: Path) -> None:
+    """As configurations have: the mean of the seeds, and which of several are worse, all of them too."""
+    made = sweep(tmp_path, "metric=select.knn", "evaluation.select={share: 0.2}", space={LR: {"grid": [0.1, 0.2]}},
+                 repeat=2)  # fmt: skip
+    out = tmp_path / "out"
+    for last, said in (
+        ((0.7, 0.8, 0.6, 0.5), "Both are worse than the untrained encoder (80.0 %), chance not counted."),
+        ((0.9, 0.8, 0.6, 0.5), "Worse than the untrained encoder (80.0 %), chance not counted: number 1."),
+        ((0.9, 0.8, 0.8, 0.8), None),
+    ):
+        shutil.rmtree(out, ignore_errors=True)
+        book = booked(made, out, dict.fromkeys(range(4), ("complete", 0.5)))
+        for entry, value in zip(book.entries, last, strict=True):
+            path, began = out / entry.name / "summary.json", (0.75, 0.85)[entry.repetition]
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"select": {"knn": value}}))
+            measured = [Metric(t, None, "select/knn", v, 0.0) for t, v in ((0, began), (3, value))]
+            metrics_parts(path.parent).write(Commit(3, 0), metrics_table(measured, METRICS))
+        results = collect(made, book)
+        assert list(ranked(results).columns[3].cells)[-1] == f"0.8 ± {np.std([0.75, 0.85], ddof=1):.2g}"
+        assert answer(results).endswith(said or f"with {LR} = 0.1.")
+    sweep_config.dump(made, out)
+    book.save()
+    page = html.unescape(report_of(out).read_text())
+    assert "75.0 % to 85.0 %" in page
+    assert "Dashed: the untrained encoder, in the mean." in page
 
 
 def test_a_smaller_value_wins_with_mode_min(tmp_path: Path) -> None:
