@@ -171,7 +171,7 @@ LINES = (
     "1 of 9 test images is also among the training images (the same pixels): accuracy on it is memory",
     (
         "1 of 1 images to choose by (evaluation.select) is also among the clients' (the same pixels): accuracy on "
-        "them is memory"
+        "it is memory"
     ),
     "2 of 9 training images are there more than once (the same pixels), 2 of them with several clients",
     "1 of 9 test images has no label: accuracies are over the other 8",
@@ -229,7 +229,7 @@ LINES = (
     "model.start: its run trained on 1 of 2 test images (the same pixels): accuracy on it is memory",
     (
         "model.start: its run trained on 1 of 1 images to choose by (evaluation.select) (the same pixels): accuracy on "
-        "them is memory"
+        "it is memory"
     ),
     "no round applies fedfoa's term",
     "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",
