@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.terminal.output import Output
+from rayfed_ssl.terminal.output import Output, prose
 from tests.tiny import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,6 +50,22 @@ def test_a_console_that_takes_no_more_says_so_once(
     err = capsys.readouterr().err
     assert err.startswith(said)
     assert err.count("\n") == 1
+
+
+def test_sentences_wrap_between_words_on_a_terminal_and_are_one_line_elsewhere() -> None:
+    path = "/data/" + 60 * "x"
+    text = f"The encoder at {path} is better than the untrained encoder by −1.5 points, [bold] or so."
+    plain = text.replace("−", "-")
+    shown = {}
+    for terminal in (True, False):
+        file = io.StringIO()
+        prose(Output(file=file, width=40, force_terminal=terminal, color_system=None), text)
+        shown[terminal] = file.getvalue()
+    assert shown[False] == f"{plain}\n"
+    lines = [line.rstrip() for line in shown[True].splitlines()]
+    assert " ".join(lines) == plain  # no word is cut, none is lost
+    assert all(len(line) <= 40 or path in line.split() for line in lines)
+    assert len(lines) > 3
 
 
 @pytest.mark.long

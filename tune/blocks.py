@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -25,6 +27,14 @@ class Dimension(Block):
     """[low, high] of positive numbers, uniform in the logarithm."""
     randint: tuple[int, int] | None = None
     """[low, high] of whole numbers, both ends included."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping | Dimension):
+            example = f"{{grid: {json.dumps(value, default=str)}}}" if isinstance(value, list) else "{grid: [..]}"
+            raise ValueError(f"must be {example}, or one of {', '.join(list(cls.model_fields)[1:])}")
+        return value
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -17,6 +17,7 @@ from typing import Any
 from rayfed_ssl.base.files import read_json, write_json
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.records import sweep_choice
 from rayfed_ssl.records.summary import history as measured_by_round
 from rayfed_ssl.records.summary_file import read_summary
 from rayfed_ssl.records.tables import read_metrics
@@ -102,6 +103,12 @@ class Book:
         status = (self.summary(entry) or {}).get("status")
         return str(status) if status in ("complete", "diverged") else None
 
+    def settle(self) -> None:
+        """Take up what became of trials after the scheduler had stopped them: one may have been in its last round."""
+        for entry in self.entries:
+            if entry.status == "stopped" and (ended := self.ended(entry)) is not None:
+                entry.status = ended
+
     def value(self, entry: Entry, metric: str) -> float | None:
         """The trial's metric; of one that was stopped what was reported last."""
         summary = self.summary(entry)
@@ -143,11 +150,7 @@ def score(values: list[float | None], how: str, mode: str) -> float | None:
         mode: ``max`` where larger values are better, ``min`` where smaller ones are.
     """
     known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    if how == "mean":
-        return fmean(known)
-    return max(known) if (how == "best") == (mode == "max") else min(known)
+    return sweep_choice.score(known, how, mode) if known and len(known) == len(values) else None
 
 
 def history(folder: Path) -> list[dict[str, Any]]:

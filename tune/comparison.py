@@ -39,8 +39,8 @@ from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import claimed
-from tune.book import OVER, Book, trial_name
-from tune.config import Point, Sweep, SweepConfig, measured_by, read_base
+from tune.book import OVER, Book, measured, trial_name
+from tune.config import Point, Sweep, SweepConfig, differing, measured_by, read_base
 from tune.dealing import refusals
 
 FILE = "comparison.yaml"
@@ -234,7 +234,7 @@ def run_comparison(
 
     Args:
         local: one run after the other in this process, instead of as many as the cluster takes.
-        resume: go on with the comparison in ``folder``, if there is one.
+        resume: go on with the comparison in ``folder``, if there is one; more variants may follow those it has.
         select: the measure by which to choose a row; what it chose is written, too.
         ended: hears of every run that ends; by default ``say`` takes its line.
         stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
@@ -314,9 +314,28 @@ def _result(variants: Variants, folder: Path, book: Book, select: str | None) ->
     selection = None if comparison is None else selected(comparison, select, folder)
     if comparison is not None:
         write(comparison, folder, selection)
+    _tell_tensorboard(variants, folder, book)
     statuses = [entry.status for entry in book.entries]
     left = sum(status not in OVER for status in statuses)
     return ComparisonResult(comparison, left, statuses.count("failed"), statuses.count("diverged"), selection)
+
+
+def _tell_tensorboard(variants: Variants, folder: Path, book: Book) -> None:
+    """What HParams shows of each run that has begun: its variant, its seed and its accuracies; of clients' the mean."""
+    from rayfed_ssl.records import hparams  # TensorBoard's writers, loaded only to write
+
+    sweep = variants.sweep()
+    for c, name in enumerate(variants.points):
+        for entry in book.of(c):
+            run, summary = folder / entry.name, book.summary(entry) or {}
+            if not (run / "config.yaml").is_file():
+                continue
+            config = sweep.run(entry.point, entry.repetition)
+            names = measured_by(config, "accuracy")
+            results = {f"accuracy.{name}": measured(summary, f"accuracy.{name}") for name in names}
+            varied = {"variant": name, "seed": config.seed}
+            over, rounds = entry.status in OVER, summary.get("rounds")
+            hparams.write(run, varied, results, rounds, over=over, group=hparams.COMPARISON)
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -361,7 +380,12 @@ def _examine(variants: Variants, folder: Path, resume: bool) -> None:
             f"--out: {folder} already holds a comparison; add --resume to continue it, or name another folder"
         )
     old, new = configfile.read(existing), _dumped(variants)
-    if changed := [key for key in new if key not in ("base", "left_out") and old.get(key) != new[key]]:
+    there, given = (document.get("variants") or {} for document in (old, new))
+    added = len(given) > len(there) and list(given.items())[: len(there)] == list(there.items())
+    same = ("base", "left_out", *(["variants"] if added else []))
+    changed = [name for key in new if key not in same for name in differing(key, old.get(key), new[key])]
+    if changed:
         raise UserError(
-            f"{folder}: cannot resume with changed {', '.join(changed)} (another --out starts a new comparison)"
+            f"{folder}: cannot resume with changed {', '.join(changed)}; only variants may be added, after those that "
+            "are there (another --out starts a new comparison)"
         )

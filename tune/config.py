@@ -31,6 +31,7 @@ from rayfed_ssl.base.choice import Short
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
+from rayfed_ssl.base.text import nearest, printable
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, build
 from rayfed_ssl.evaluation import PROTOCOLS
 from rayfed_ssl.extensions import Extension, gather, save
@@ -298,8 +299,15 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
             document[block] = {**(document.get(block) or {}), **given}
         elif block in SweepConfig.model_fields:
             document = configfile.merge(document, {key: value}, tagged=("scheduler",))
-        else:
+        elif block in RunConfig.model_fields:
             document["overrides"] = {**(document.get("overrides") or {}), key: value}
+        else:
+            known = [*SweepConfig.model_fields, *RunConfig.model_fields]
+            allowed = f"{', '.join(SweepConfig.model_fields)}, or of its runs: {', '.join(RunConfig.model_fields)}"
+            raise UserError(
+                f"{printable(key)}: found {printable(value)}; must be a key of the sweep: {allowed}"
+                f"{nearest(block, known, 1)}"
+            )
     settings = configfile.validate(SweepConfig, document, origin=str(path))
     base = path.parent / settings.base
     resolved, imports, overrides = read_base(base, settings.overrides)
@@ -336,18 +344,32 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
-    """Raise UserError naming what differs from the sweep in the folder; ``concurrent`` may, and ``trials`` may grow."""
-    free = {"base", "concurrent", "trials"}
+    """Raise UserError naming what differs from the sweep in the folder; ``concurrent`` may, ``trials`` may grow, and
+    more ``points`` may stand after those that are there.
+    """
+    free = {"base", "concurrent", "trials", "points"}
     if new.settings.repeat == 1:  # then worst, mean and best are one
         free.add("score")
     a, b = (s.settings.model_dump(mode="json", exclude=free) for s in (old, new))
-    changed = [key for key in a if a[key] != b[key]]
+    changed = [name for key in a for name in differing(key, a[key], b[key])]
+    if old.settings.points != new.settings.points[: len(old.settings.points)]:
+        changed.append("points")
     if old.document != new.document or old.imports != new.imports:
         changed.append("base")
     if new.count < old.count:
         changed.append("trials")
     if changed:
         raise UserError(
-            f"{folder}: cannot resume with changed {', '.join(changed)}; only concurrent may change, and trials "
-            "may grow (another --out starts a new sweep)"
+            f"{folder}: cannot resume with changed {', '.join(changed)}; only concurrent may change, trials may grow, "
+            "and points may be added at the end (another --out starts a new sweep)"
         )
+
+
+def differing(name: str, old: Any, new: Any) -> list[str]:
+    """The key ``name``, or of a block of dotted keys those that are not the same; none where nothing differs."""
+    if old == new:
+        return []
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return [name]
+    absent = object()
+    return [f"{name}.{k}" for k in dict.fromkeys([*old, *new]) if old.get(k, absent) != new.get(k, absent)]

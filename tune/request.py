@@ -109,8 +109,9 @@ def of_request(
         variants = from_file(file, changes, seeds)
         default = file.parent if resume and file.name == FILE else Path("runs") / file.stem
     if (unfit := refusal(variants)) is not None and not skip_unfit:
-        raise UserError(f"{unfit}\ncompare: {len(variants.unfit)} of {len(variants.settings.variants)} do not fit the "
-                        "base; --skip-unfit runs the others")  # fmt: skip
+        count = len(variants.settings.variants)
+        others = "; --skip-unfit runs the others" if variants.points else ""
+        raise UserError(f"{unfit}\ncompare: {len(variants.unfit)} of {count} do not fit the base{others}")
     return Request((out or default).expanduser(), variants, resume=resume)
 
 

@@ -21,18 +21,18 @@ from rich import box
 from rich.table import Table
 
 from rayfed_ssl.base.files import finite, replace_file, write_json
-from rayfed_ssl.records.significance import partly_by_chance
-from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
 from rayfed_ssl.records.sweep_choice import (
     CHOICE,
     START,
     UNTRAINED,
     Choice,
     before_training,
-    below_untrained,
     choose,
+    labels_of,
+    score,
     untrained_of,
 )
+from rayfed_ssl.report.sweep_verdict import remarks, verdict
 from rayfed_ssl.settings import files as configfile
 from tune.book import OVER, Book, scheduled
 from tune.config import Sweep
@@ -64,13 +64,6 @@ class Results:
         over = sum(self.counts.get(status, 0) for status in OVER)
         return self.sweep.count * self.sweep.settings.repeat - over
 
-    @property
-    def chosen_by(self) -> str | None:
-        """Whose labels chose the winner, if any did; None of a metric that is no measure of encoders."""
-        kind = self.sweep.settings.metric.partition(".")[0]
-        known = {"select": HELD_OUT_LABELS, "accuracy": TEST_LABELS, "best": TEST_LABELS, "features": NO_LABELS}
-        return known.get(kind)
-
     def values(self, configuration: int) -> list[float]:
         """The metric of each repeat that has one."""
         found = [row[self.sweep.settings.metric] for row in self.of(configuration)]
@@ -82,7 +75,9 @@ class Results:
 
 
 def collect(sweep: Sweep, book: Book) -> Results:
-    """Gather all trials and write the files."""
+    """Gather all trials and write the files. No trial runs any more."""
+    book.settle()
+    book.save()
     rows = rows_of(sweep, book)
     results = Results(sweep, book.folder, rows, choose(rows, sweep.settings.metric, sweep.settings.mode))
     replace_file(book.folder / "results.parquet", lambda path: pq.write_table(table(rows), path))
@@ -113,12 +108,12 @@ def choice_document(results: Results) -> dict[str, Any]:
         "score": own[0]["score"] if own else None,
         "of_repeats": settings.score,
         "repeats": settings.repeat,
-        "labels": results.chosen_by,
+        "labels": labels_of(settings.metric),
         "finished": len(choice.finished),
         "level": list(choice.level),
         "not_told_apart": list(choice.apart),
         "better_by_the_mean": list(choice.ahead),
-        "remarks": remarks(results),
+        "remarks": remarks(choice, settings.metric),
     }
 
 
@@ -129,8 +124,10 @@ def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
     from rayfed_ssl.records import hparams  # TensorBoard's writers, loaded only to write
 
     varied = {key: row[key] for key in sweep.settings.keys if key in row}
+    if sweep.settings.repeat > 1:  # which nothing else tells apart
+        varied["repeat"] = row["repeat"]
     metric = sweep.settings.metric
-    hparams.write(folder, varied, metric, row[metric], row["rounds"], over=row["status"] in OVER)
+    hparams.write(folder, varied, {metric: row[metric]}, row["rounds"], over=row["status"] in OVER)
 
 
 def rows_of(sweep: Sweep, book: Book) -> list[Row]:
@@ -186,59 +183,70 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def ranked(results: Results) -> Table:
-    """The configurations for a terminal, the best first; failed and unfinished ones are not among them.
-
-    The first column marks the winner, ``*``, those that are level with it, ``=``, or not told apart from it, ``~``.
-    """
+def answer(results: Results) -> str:
+    """Which configuration was chosen, in the report's words."""
     settings = results.sweep.settings
-    head = f"{settings.metric}, {settings.score} of {settings.repeat}" if settings.repeat > 1 else settings.metric
-    spread = ["mean +- deviation"] if settings.repeat > 1 else []
-    shown = Table("", "folder", *settings.keys, head, *spread, "rounds", "MB up", "status", box=box.SIMPLE)
-    shown.caption = "; ".join(remarks(results))
-    for configuration in results.choice.ranking:
+    return verdict(results.rows, results.choice, settings.keys, settings.metric, settings.mode, settings.score).sentence
+
+
+def ranked(results: Results) -> Table:
+    """The configurations for a terminal, the best first; failed and unfinished ones are not among them. The last row is
+    the encoder before training. :func:`legend` says what the marks in the first column are.
+    """
+    settings, choice = results.sweep.settings, results.choice
+    several, averaged = settings.repeat > 1, settings.score == "mean"
+    head = f"{settings.metric}, {settings.score} of {settings.repeat}" if several else settings.metric
+    spread = ["mean ± deviation"] if several and not averaged else []
+    shown = Table("", "number", *settings.keys, head, *spread, "rounds", "MB up", "folder", "status", box=box.SIMPLE)
+    for configuration in choice.ranking:
         rows = results.of(configuration)
         first, last = rows[0], rows[-1]
         folders = first["folder"] if len(rows) == 1 else f"{first['folder']} to {last['folder'].rpartition('-')[2]}"
         sent = [row["up_bytes"] / 1e6 for row in rows if row.get("up_bytes") is not None]
         shown.add_row(
             _mark(results, configuration),
-            folders,
-            *(str(first.get(key, "-")) for key in settings.keys),
-            f"{first['score']:.4g}",
-            *([_spread(results.values(configuration))] if spread else []),
+            str(configuration),
+            *(_setting(first.get(key)) for key in settings.keys),
+            *_scores(results.values(configuration), first["score"], several=several, averaged=averaged),
             "-" if first["rounds"] is None else str(first["rounds"]),
             f"{sum(sent) / len(sent):.2f}" if sent else "-",
+            folders,
             ", ".join(dict.fromkeys(row["status"] for row in rows)),
         )
-    if began := untrained_of(results.rows, settings.metric):
-        low, high = f"{min(began):.4g}", f"{max(began):.4g}"
-        value = low if low == high else f"{low} to {high}"
+    if began := list(untrained_of(results.rows, settings.metric).values()):
+        scores = [score(values, settings.score, settings.mode) for values in began]
+        cells = _scores(began[0], scores[0], several=several, averaged=averaged)
+        if low_high := _range(scores):  # configurations that begin with other encoders
+            cells = [low_high, *("-" for _ in spread)]
         name = before_training(results.rows)
-        shown.add_row("", name, *("-" * len(settings.keys)), value, *("-" * len(spread)), "0", "-", "-")
+        shown.add_row("", name, *("-" * len(settings.keys)), *cells, "0", "-", "-", "-")
     return shown
 
 
-def remarks(results: Results) -> list[str]:
-    """What a reader of the table has to know of the choice: whose labels made it, and whether there is a winner."""
-    lines = [f"chosen by {results.chosen_by}"] if results.chosen_by else []
-    choice, settings = results.choice, results.sweep.settings
-    if below := below_untrained(results.rows, choice, settings.metric, settings.mode):
-        named = ", ".join(str(results.of(configuration)[0]["folder"]) for configuration in below)
-        lines.append(f"worse than the {before_training(results.rows)}, chance not counted: {named}")
-    if choice.level:
-        lines.append(f"level with it: {len(choice.level)} (=), because {choice.why_level}")
-    if choice.apart:
-        lines.append(f"not told apart from it: {len(choice.apart)} (~), because {choice.why_apart}")
-    if choice.ahead:
-        lines.append(f"better by the mean of repeats: configuration {', '.join(map(str, choice.ahead))}")
-    if settings.repeat > 1 and (chance := partly_by_chance(len(choice.finished))):
-        lines.append(chance)
-    if choice.level or choice.apart:
-        return lines
-    if choice.winner is not None and settings.repeat == 1:
-        lines.append("one training of each, so differences may be chance (repeat: 3 shows their spread)")
-    return lines
+def legend(results: Results) -> str:
+    """What the marks in the first column of the table mean; those of them that stand there."""
+    choice = results.choice
+    found = ["* chosen"] if choice.winner is not None else []
+    found += ["= level with it"] if choice.level else []
+    return "; ".join([*found, *(["~ not told apart from it"] if choice.apart else [])])
+
+
+def _scores(values: Sequence[float], scored: float, *, several: bool, averaged: bool) -> list[str]:
+    """The cells of a score: with repeats also how far their values lie apart."""
+    if not several:
+        return [f"{scored:.4g}"]
+    return [_spread(values)] if averaged else [f"{scored:.4g}", _spread(values)]
+
+
+def _range(scores: Sequence[float]) -> str:
+    """From the smallest to the largest where they are not the same as they are shown; else nothing."""
+    low, high = f"{min(scores):.4g}", f"{max(scores):.4g}"
+    return "" if low == high else f"{low} to {high}"
+
+
+def _setting(value: Any) -> str:
+    """A value of a key as a config has it."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _mark(results: Results, configuration: int) -> str:
@@ -248,8 +256,8 @@ def _mark(results: Results, configuration: int) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    deviation = f"{np.std(values, ddof=1):.2g}" if len(values) > 1 else "-"
-    return f"{np.mean(values):.4g} +- {deviation}" if values else "-"
+    mean = f"{np.mean(values):.4g}" if values else "-"
+    return mean + (f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else "")
 
 
 # -- parallel coordinates ----------------------------------------------------------------------------------------------

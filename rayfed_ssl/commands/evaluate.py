@@ -40,7 +40,8 @@ def evaluate(
     from rayfed_ssl.simulation.reevaluation import reevaluate
     from rayfed_ssl.storage.fetch import at_hand, is_about_encoders, renewing
     from rayfed_ssl.terminal.fitting import show
-    from rayfed_ssl.terminal.progress import conclusion, console, evaluation_tables
+    from rayfed_ssl.terminal.output import prose
+    from rayfed_ssl.terminal.progress import console, evaluation_tables
 
     with at_hand(run, is_about_encoders, put_back=(FILE, OUTCOMES)) as folder:
         found = reevaluate(
@@ -54,4 +55,4 @@ def evaluate(
     for table in tables:
         show(console(), table)
     if sentence is not None:
-        conclusion(console(), sentence)
+        prose(console(), sentence.sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -20,10 +21,12 @@ def tune(
     resume: Annotated[bool, typer.Option("--resume", help="Run the trials that are not over.")] = False,
 ) -> None:
     """Sweep over keys of a run with Ray Tune; every trial is a run folder."""
+    from rayfed_ssl.report.sweep_verdict import remarks
     from rayfed_ssl.terminal.fitting import show
-    from rayfed_ssl.terminal.progress import console, curves_command
+    from rayfed_ssl.terminal.output import prose
+    from rayfed_ssl.terminal.progress import console, curves_command, report_command
     from tune.config import load
-    from tune.results import ranked
+    from tune.results import answer, legend, ranked
     from tune.sweep import run_sweep
 
     screen = console()
@@ -36,14 +39,19 @@ def tune(
     with stop_signals(say) as stopping:
         results = run_sweep(load(config, changes or ()), folder, resume=resume, say=say, stopping=stopping)
         stopped = stopping()
+    prose(screen, answer(results))
     if results.choice.ranking:
         show(screen, ranked(results), keys=2)
+        for line in (legend(results), *remarks(results.choice, results.sweep.settings.metric)):
+            prose(screen, line)
     if results.choice.winner is not None:
         equals = len(results.choice.level) + len(results.choice.apart)
         name = f"first of {equals + 1}" if equals else "winner"
-        say(f"{name:<13} {folder / 'best.yaml'}")
+        say(f"{name:<13} rayfed-ssl run {quote(str(folder / 'best.yaml'))}")
     say(f"{'table':<13} {folder / 'results.parquet'}")
     say(f"{'curves':<13} {curves_command(folder)}")
+    if results.choice.ranking:
+        say(f"{'report':<13} {report_command(folder)}")
     if stopped and results.left:
         say(f"stopped with {results.left} trial(s) left; --resume continues")
         raise typer.Exit(STOPPED)

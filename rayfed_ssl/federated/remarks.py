@@ -101,9 +101,12 @@ def _under_other_labels(images: Labelled, trained: Labelled) -> NDArray[np.bool_
 def _remembered(known: int, other: int) -> str:
     """What accuracy on ``known`` copies is, of which ``other`` have another label than the images they copy."""
     if not other:
-        return ": accuracy on them is memory"
+        return f": accuracy on {'it' if known == 1 else 'them'} is memory"
+    if known == 1:
+        return ", under another label, which contradicts its own"
     contradicted = f", {other if other < known else 'all'} of them under another label, which contradicts theirs"
-    return contradicted + (": accuracy on the others is memory" if other < known else "")
+    others = "the other" if known - other == 1 else "the others"
+    return contradicted + (f": accuracy on {others} is memory" if other < known else "")
 
 
 def over_share(labels: NDArray[np.int64], held_out: NDArray[np.int64], share: float, grouped: bool) -> Iterator[Note]:

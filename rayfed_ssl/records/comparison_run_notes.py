@@ -13,14 +13,15 @@ def run_notes(comparison: Comparison) -> list[str]:
 
     Of several seeds each row's first tells: what was counted of who holds what is another number with each split.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, int], list[str]] = {}
     complete = [row for row in comparison.trained if row.runs]
     for row in complete:
-        for note in row.runs[min(row.runs)].noted:
-            found.setdefault(note, []).append(printable(row.name))
-    seed = f" at seed {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
+        seed = min(row.runs)
+        for note in row.runs[seed].noted:
+            found.setdefault((note, seed), []).append(printable(row.name))
     lines = []
-    for note, names in found.items():
+    for (note, seed), names in found.items():
+        when = f" at seed {seed}" if len(comparison.seeds) > 1 else ""
         some = "" if len(names) == len(complete) else f" of {', '.join(names)}"
-        lines.append(f"Noted{seed}{some}: {printable(note, MOST)}")
+        lines.append(f"Noted{when}{some}: {printable(note, MOST)}")
     return lines

@@ -1,6 +1,7 @@
-"""A sweep for TensorBoard's HParams: each trial's folder gets an event file with its keys and its result.
+"""A sweep or a comparison for TensorBoard's HParams: each trial's folder gets an event file with what it varies and
+what it came to.
 
-The file is written anew whenever the sweep's results are.
+The file is written anew whenever the results are.
 """
 
 from __future__ import annotations
@@ -20,30 +21,40 @@ from rayfed_ssl.base.files import replace_file
 
 summary: Any = untyped  # torch's functions say nothing of types
 FILE = "events.out.tfevents.0000000001.sweep.hparams"  # read before the run's own
-GROUP = "sweep/"  # before the metric's name
+SWEEP, COMPARISON = "sweep/", "comparison/"  # before a metric's name
 
 
 def write(
-    folder: Path, varied: Mapping[str, object], metric: str, value: float | None, rounds: int | None, *, over: bool
+    folder: Path,
+    varied: Mapping[str, object],
+    results: Mapping[str, float | None],
+    rounds: int | None,
+    *,
+    over: bool,
+    group: str = SWEEP,
 ) -> None:
-    """Write the event file of one trial into its run folder: ``varied`` keys and, as the scalar ``sweep/<metric>`` at
-    step ``rounds``, what it came to.
+    """Write the event file of one trial into its run folder: what ``varied`` and its results, as scalars
+    ``<group><metric>`` at step ``rounds``.
 
     Args:
-        value: None where there is none yet.
+        results: by metric; None where there is none yet.
         over: whether nothing of the trial is left to run.
 
     Raises:
         OSError: the disk takes no more.
     """
-    tag, now = f"{GROUP}{metric}", time.time()
-    experiment, start, end = summary.hparams({key: _hparams_value(v) for key, v in varied.items()}, {tag: 0.0})
+    tags, now = {f"{group}{metric}": value for metric, value in results.items()}, time.time()
+    shown = {key: _hparams_value(value) for key, value in varied.items()}
+    experiment, start, end = summary.hparams(shown, dict.fromkeys(tags, 0.0))
     events = [Event(wall_time=now, file_version="brain.Event:2")]
     events += [
         Event(wall_time=now, summary=part) for part in ((experiment, start, end) if over else (experiment, start))
     ]
-    if value is not None:
-        events.append(Event(wall_time=now, step=rounds or 0, summary=summary.scalar(tag, value)))
+    events += [
+        Event(wall_time=now, step=rounds or 0, summary=summary.scalar(tag, value))
+        for tag, value in tags.items()
+        if value is not None
+    ]
     stream = io.BytesIO()
     records = RecordWriter(stream)
     for event in events:

@@ -14,6 +14,7 @@ from typing import Any
 from rayfed_ssl.records.comparison import STARTED, difference
 from rayfed_ssl.records.comparison import UNTRAINED as UNTRAINED_ENCODER
 from rayfed_ssl.records.significance import APART, MARGIN, Judgement
+from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
 
 INTERVAL = "the 95% interval of their paired differences over repeats (Student's t)"
 SHARES = ("accuracy.", "select.", "best.", "untrained.")  # metrics between 0 and 1
@@ -77,9 +78,33 @@ def choose(rows: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Choice:
     return Choice(tuple(ranking), tuple(finished), level, apart, ahead, repeats, margin)
 
 
-def untrained_of(rows: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
-    """What the trials' encoders were worth before training, by the metric; empty where nothing says so."""
-    return [value for row in rows if (value := row.get(f"{UNTRAINED}{metric}")) is not None]
+def labels_of(metric: str) -> str | None:
+    """Whose labels choose by a metric, if any do; None of a metric that is no measure of encoders."""
+    known = {"select": HELD_OUT_LABELS, "accuracy": TEST_LABELS, "best": TEST_LABELS, "features": NO_LABELS}
+    return known.get(metric.partition(".")[0])
+
+
+def untrained_of(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[int, list[float]]:
+    """Configuration -> what its trials' encoders were worth before training, by the metric; without those of which
+    nothing says so.
+    """
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        if (value := row.get(f"{UNTRAINED}{metric}")) is not None:
+            found.setdefault(row["configuration"], []).append(value)
+    return found
+
+
+def score(values: Sequence[float], how: str, mode: str) -> float:
+    """A configuration's score from the values of its repeats, of which there is at least one.
+
+    Args:
+        how: ``mean``, ``worst`` or ``best``.
+        mode: ``max`` where larger values are better, ``min`` where smaller ones are.
+    """
+    if how == "mean":
+        return fmean(values)
+    return max(values) if (how == "best") == (mode == "max") else min(values)
 
 
 def before_training(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -98,7 +123,9 @@ def below_untrained(rows: Sequence[Mapping[str, Any]], choice: Choice, metric: s
     sign, found = 1.0 if mode == "min" else -1.0, []
     for configuration in choice.ranking:
         own = [row for row in rows if row["configuration"] == configuration and row[metric] is not None]
-        pairs = [sign * (row[metric] - began) for row in own for began in untrained_of([row], metric)]
+        pairs = [
+            sign * (row[metric] - began) for row in own for began in untrained_of([row], metric).get(configuration, [])
+        ]
         if pairs and fmean(pairs) > 0:
             found.append(configuration)
     return tuple(found)

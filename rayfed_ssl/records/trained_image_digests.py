@@ -92,6 +92,6 @@ def of_start(start: StartConfig | None, federation: Federation) -> Iterator[Note
     for which, seen in counted:
         if count := int(seen.sum()):
             yield Note.shareable(
-                f"model.start: its run trained on {count} of {len(seen)} {which} (the same pixels): accuracy on them "
-                "is memory"
+                f"model.start: its run trained on {count} of {len(seen)} {which} (the same pixels): accuracy on "
+                f"{'it' if count == 1 else 'them'} is memory"
             )

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rayfed_ssl.base.text import UNITS
+from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.records.comparison import ordered
 from rayfed_ssl.records.summary import PIXELS
 from rayfed_ssl.report.accuracy_table import images_each
@@ -165,7 +166,10 @@ def _curve(axes: Axes, name: str, rounds: Rounds, place: Place, number: int) -> 
         return
     x = [point[0] for point in points]
     marker = style["marker"] if len(points) <= 25 else None
-    axes.plot(x, [point[1] for point in points], color=style["color"], marker=marker, label=protocol_name(name))
+    # Wide, pale and below the others: what clients reach on their own images may be what the model reaches on all.
+    below = {"linewidth": 4, "alpha": 0.5, "zorder": 1.9, "markersize": 7} if name.startswith(OWN) else {}
+    shown = {"color": style["color"], "marker": marker, "label": protocol_name(name), **below}
+    axes.plot(x, [point[1] for point in points], **shown)
     if any(len(rounds[t]) > 1 for _, _, t in points):
         lowest, highest = ([by * extreme(rounds[t].values()) for _, _, t in points] for extreme in (min, max))
         axes.fill_between(x, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rayfed_ssl.base.text import amount
+from rayfed_ssl.base.text import amount, printable
 
 ABSENT = "–"
 DECIMALS = 4  # at most, of a bound that is nearly zero
@@ -67,3 +67,14 @@ def plural(count: int, noun: str) -> str:
 def short(name: str, longest: int = 14) -> str:
     """A name that fits beside an axis."""
     return name if len(name) <= longest else f"{name[: longest - 1]}…"
+
+
+def words(value: object) -> str:
+    """A setting as one line."""
+    if value is None:
+        return "–"
+    if isinstance(value, list | tuple):
+        return printable(", ".join(words(item) for item in value))
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}"
+    return printable(value)

@@ -5,7 +5,6 @@ The templates escape whatever came from a folder. The page's own policy forbids 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,7 +14,6 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rayfed_ssl.base.files import replace_file
-from rayfed_ssl.base.text import printable
 from rayfed_ssl.report.maps import Strip
 from rayfed_ssl.report.style import Drawing
 from rayfed_ssl.report.verdict import Verdict
@@ -111,14 +109,3 @@ def write(page: Page, folder: Path) -> Path:
     path = folder / FILE
     replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8", errors="backslashreplace"), folder)
     return path
-
-
-def words(value: object) -> str:
-    """A setting as one line."""
-    if value is None:
-        return "–"
-    if isinstance(value, list | tuple):
-        return printable(", ".join(words(item) for item in value))
-    if isinstance(value, float) and math.isfinite(value):
-        return f"{value:g}"
-    return printable(value)

@@ -22,9 +22,9 @@ from rayfed_ssl.records.summary import UNUSED_REPLIES, replies_text
 from rayfed_ssl.report import accuracy, costs, evaluated, features, holdings, maps, panels, projector
 from rayfed_ssl.report.accuracy_table import accuracy_cell, accuracy_table
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
-from rayfed_ssl.report.formats import number, percent, plural, size, span
+from rayfed_ssl.report.formats import number, percent, plural, size, span, words
 from rayfed_ssl.report.measures import features_name, protocol_name, shown, subject
-from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, words, write
+from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
 from rayfed_ssl.report.verdict import DAMAGED, best_below_last, clients_images, mean, verdict

@@ -15,20 +15,12 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.records.significance import APART, partly_by_chance
-from rayfed_ssl.records.sweep_choice import (
-    CHOICE,
-    START,
-    Choice,
-    before_training,
-    below_untrained,
-    choose,
-    untrained_of,
-)
-from rayfed_ssl.report.formats import number, percent, plural, size, span
-from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, words, write
+from rayfed_ssl.records.significance import APART
+from rayfed_ssl.records.sweep_choice import CHOICE, SHARES, START, Choice, before_training, choose, score, untrained_of
+from rayfed_ssl.report.formats import number, plural, size, span, words
+from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
-from rayfed_ssl.report.verdict import Verdict
+from rayfed_ssl.report.sweep_verdict import remarks, shown, verdict
 from rayfed_ssl.settings import files as configfile
 
 RESULTS = "results.parquet"
@@ -45,7 +37,6 @@ COLUMNS = (
     "wall_s",
     START,
 )
-FRACTIONS = ("accuracy.", "select.", "best.", "untrained.")
 KEYS = 9  # the most keys with a figure
 LISTED = 200  # configurations in the table
 Row = dict[str, Any]
@@ -65,16 +56,15 @@ def report(folder: Path) -> Path:
     metric = metric if metric in rows[0] else "score"
     mode = "min" if settings.get("mode") == "min" else "max"
     keys = _keys(rows, metric)
-    choice = choose(rows, metric, mode)
+    choice, of = choose(rows, metric, mode), str(settings.get("score", "mean"))
     studio = Studio(folder)
     drawings = [_against(studio, key, rows, choice.winner, metric, place) for place, key in enumerate(keys[:KEYS])]
     if (course := _course(studio, folder, metric, notes)) is not None:
         drawings.append(course)
     sections = [
-        *_answered(folder, notes),
-        Section("ranking", "Configurations", tables=[_table(rows, choice, keys, metric)]),
-        Section("keys", f"{metric} against each key", "A point is a trial; filled: the configuration that is chosen.",
-                drawings=drawings),
+        *_answered(folder, choice, metric, notes),
+        Section("ranking", "Configurations", tables=[_table(rows, choice, keys, metric, mode, of)]),
+        Section("keys", f"{metric} against each key", _explained(rows, metric), drawings=drawings),
         Section("settings", "The sweep", texts=[Text("sweep.yaml", yaml.safe_dump(settings, sort_keys=False))]),
         Section("notes", "Notes", notes=notes),
     ]  # fmt: skip
@@ -83,18 +73,18 @@ def report(folder: Path) -> Path:
     tiles = [Tile(printable(status, 30), Cell(number(count)), "trials") for status, count in counts.items()]
     facts = [plural(len({row.get("configuration") for row in rows}), "configuration"), plural(len(rows), "trial"),
              f"{mode}imum of {printable(metric, 60)}"]  # fmt: skip
-    page = Page("Sweep", folder.resolve().name, facts, verdict(rows, choice, keys, metric, mode), tiles, sections)
+    page = Page("Sweep", folder.resolve().name, facts, verdict(rows, choice, keys, metric, mode, of), tiles, sections)
     return write(page, folder)
 
 
-def _answered(folder: Path, notes: list[str]) -> list[Section]:
-    """What ``choice.json`` says of the choice; nothing of a sweep of an earlier version, which wrote none."""
+def _answered(folder: Path, choice: Choice, metric: str, notes: list[str]) -> list[Section]:
+    """What ``choice.json`` says of the choice; of an earlier version's sweep, which wrote none, what its rows say."""
     path = folder / CHOICE
     if not path.exists():
-        return []
+        return [Section("choice", "Choice", notes=remarks(choice, metric))]
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        winner, remarks = said["configuration"], [printable(remark, 1000) for remark in said["remarks"]]
+        winner, told = said["configuration"], [printable(remark, 1000) for remark in said["remarks"]]
         folders = ", ".join(printable(name, 60) for name in said["folders"])
         keys = ", ".join(f"{printable(key, 60)} = {words(value)}" for key, value in said["keys"].items())
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -102,7 +92,8 @@ def _answered(folder: Path, notes: list[str]) -> list[Section]:
         return []
     by = f"{said.get('mode')}imum of {printable(said.get('metric'), 60)}"
     chosen = "No configuration has run to its end." if winner is None else f"Number {winner}: {keys} ({folders})."
-    return [Section("choice", "Choice", f"By the {by}.", notes=[chosen, *remarks])]
+    again = [] if winner is None else ["best.yaml runs it: rayfed-ssl run FOLDER/best.yaml, with this folder's path."]
+    return [Section("choice", "Choice", f"By the {by}.", notes=[chosen, *told, *again])]
 
 
 def _rows(path: Path) -> list[Row]:
@@ -127,45 +118,10 @@ def _settings(path: Path, notes: list[str]) -> dict[str, Any]:
 
 def _keys(rows: Sequence[Row], metric: str) -> list[str]:
     """The keys that varied: the columns that are neither bookkeeping nor results."""
-    return [key for key in rows[0] if key not in (*COLUMNS, metric) and not key.startswith(FRACTIONS)]
+    return [key for key in rows[0] if key not in (*COLUMNS, metric) and not key.startswith(SHARES)]
 
 
-def _score(value: float | None, metric: str) -> str:
-    return percent(value) if metric.startswith(FRACTIONS) else number(value)
-
-
-def verdict(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str, mode: str = "max") -> Verdict:
-    """The configuration that the sweep chose and what it is; others that are level with it or not told apart, and those
-    that have a score and cannot win; a single training of each is said to be one.
-    """
-    if not choice.ranking:
-        return Verdict("No configuration has a score yet.")
-    some = plural(len(choice.ranking), "configuration")
-    if choice.winner is None:
-        return Verdict(f"No configuration has run to its end yet; {some} with a score so far.")
-    own = [row for row in rows if row["configuration"] == choice.winner]
-    told = ", ".join(f"{key} = {words(own[0].get(key))}" for key in keys)
-    labels = " (chosen by test labels)" if metric.startswith(("accuracy.", "best.")) else ""
-    text = f"Of {plural(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is "
-    text += f"the best by {printable(metric, 60)}{labels}: {_score(own[0]['score'], metric)} with {told}"
-    if below := below_untrained(rows, choice, metric, mode):
-        text += f"; worse than the {before_training(rows)}, chance not counted: number {', '.join(map(str, below))}"
-    if choice.level:
-        text += f"; level with it: number {', '.join(map(str, choice.level))}, because {choice.why_level}"
-    if choice.apart:
-        text += f"; not told apart from it: number {', '.join(map(str, choice.apart))}, because {choice.why_apart}"
-    if choice.ahead:
-        text += f"; better by the mean of repeats: number {', '.join(map(str, choice.ahead))}"
-    if choice.repeats > 1 and (chance := partly_by_chance(len(choice.finished))):
-        text += f"; {chance}"
-    if choice.repeats == 1 and not choice.level:
-        text += "; each was trained once, so differences may be chance"
-    if others := len(choice.ranking) - len(choice.finished):
-        text += f"; {plural(others, 'other')} with a score did not run to the end and cannot be chosen"
-    return Verdict(f"{text}.")
-
-
-def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str) -> HtmlTable:
+def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str, mode: str, of: str) -> HtmlTable:
     body = []
     marks: dict[int | None, str] = {
         **dict.fromkeys(choice.level, "level"), **dict.fromkeys(choice.apart, APART), choice.winner: "chosen",
@@ -173,14 +129,15 @@ def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str
     for configuration in choice.ranking[:LISTED]:
         own = [row for row in rows if row["configuration"] == configuration]
         values = [row[metric] for row in own if row.get(metric) is not None]
-        spread = f"{_score(min(values), metric)} to {_score(max(values), metric)}" if len(values) > 1 else ""
         sent = [row["up_bytes"] for row in own if row.get("up_bytes") is not None]
         seconds = [row["wall_s"] for row in own if row.get("wall_s") is not None]
         body.append(
             [
                 Cell(str(configuration), note=", ".join(printable(row.get("folder"), 30) for row in own[:3])),
                 *(Cell(words(own[0].get(key))) for key in keys),
-                Cell(_score(own[0]["score"], metric), own[0]["score"], f"{own[0]['trial']}/score", spread),
+                Cell(
+                    shown(own[0]["score"], metric), own[0]["score"], f"{own[0]['trial']}/score", _spread(values, metric)
+                ),
                 Cell(size(fmean(sent)) if sent else "–"),
                 Cell(span(fmean(seconds)) if seconds else "–"),
                 Cell(
@@ -189,14 +146,15 @@ def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str
                 ),
             ]
         )
-    if began := untrained_of(rows, metric):
-        low, high = _score(min(began), metric), _score(max(began), metric)
-        value = Cell(low if low == high else f"{low} to {high}")
+    if began := list(untrained_of(rows, metric).values()):
+        scores = sorted(score(values, of, mode) for values in began)
+        low, high = shown(scores[0], metric), shown(scores[-1], metric)
+        value = Cell(low if low == high else f"{low} to {high}", note=_spread(began[0], metric) if low == high else "")
         body.append([Cell(before_training(rows)), *(Cell("–") for _ in keys), value, *(Cell("–") for _ in range(3))])
     head = [
         "configuration",
         *(printable(key, 60) for key in keys),
-        printable(metric, 60),
+        printable(metric, 60) + (f", {of} of {choice.repeats}" if choice.repeats > 1 else ""),
         "sent up",
         "wall clock",
         "status",
@@ -204,20 +162,37 @@ def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str
     return HtmlTable("Configurations with a score, the best first", head, body)
 
 
+def _spread(values: Sequence[float], metric: str) -> str:
+    """From the smallest to the largest value of several repeats."""
+    return f"{shown(min(values), metric)} to {shown(max(values), metric)}" if len(values) > 1 else ""
+
+
+def _began(rows: Sequence[Row], metric: str) -> float | None:
+    """The mean of what encoders were worth before training; None where configurations began with different ones."""
+    means = {round(fmean(values), 9) for values in untrained_of(rows, metric).values()}
+    return means.pop() if len(means) == 1 else None
+
+
+def _explained(rows: Sequence[Row], metric: str) -> str:
+    dashed = "" if _began(rows, metric) is None else f" Dashed: the {before_training(rows)}, in the mean."
+    return f"A point is a trial; filled: the configuration that is chosen.{dashed}"
+
+
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
 def _against(studio: Studio, key: str, rows: Sequence[Row], best: int | None, metric: str, place: int) -> Drawing:
-    known = [row for row in rows if row.get(metric) is not None and row.get(key) is not None]
+    known = sum(row.get(metric) is not None and row.get(key) is not None for row in rows)
     return studio.draw(
-        f"sweep_key_{place}", printable(key, 60), lambda f: _paint_key(f, key, known, best, metric),
-        alt=f"{metric} of {len(known)} trials against {key}.", height=2.0,
+        f"sweep_key_{place}", printable(key, 60), lambda f: _paint_key(f, key, rows, best, metric),
+        alt=f"{metric} of {known} trials against {key}.", height=2.0,
     )  # fmt: skip
 
 
-def _paint_key(figure: Figure, key: str, known: Sequence[Row], best: int | None, metric: str) -> None:
+def _paint_key(figure: Figure, key: str, rows: Sequence[Row], best: int | None, metric: str) -> None:
+    known = [row for row in rows if row.get(metric) is not None and row.get(key) is not None]
     axes = figure.add_subplot()
-    scale = 100 if metric.startswith(FRACTIONS) else 1
+    scale = 100 if metric.startswith(SHARES) else 1
     values = [row[key] for row in known]
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     names = sorted({words(value) for value in values})
@@ -230,6 +205,8 @@ def _paint_key(figure: Figure, key: str, known: Sequence[Row], best: int | None,
         axes.set_xticks(range(len(names)), [name[:14] for name in names])
     elif values and min(values) > 0 and max(values) / min(values) > 20:
         logarithmic(axes.xaxis)
+    if (began := _began(rows, metric)) is not None:
+        axes.axhline(scale * began, color=MUTED, linestyle=(0, (4, 2)), linewidth=0.9)
     axes.set(xlabel=printable(key, 40), ylabel=printable(metric, 30) + (" (%)" if scale == 100 else ""))
     rules(axes)
 
@@ -255,7 +232,7 @@ def _course(studio: Studio, folder: Path, metric: str, notes: list[str]) -> Draw
 
 def _paint_course(figure: Figure, curves: Sequence[Sequence[tuple[int, float]]], metric: str) -> None:
     axes = figure.add_subplot()
-    scale = 100 if metric.startswith(FRACTIONS) else 1
+    scale = 100 if metric.startswith(SHARES) else 1
     for curve in curves:
         x, y = zip(*curve, strict=True)
         axes.plot(x, [scale * value for value in y], color=MUTED, linewidth=0.8, alpha=0.7)

@@ -36,7 +36,13 @@ from rayfed_ssl.records.paired import MEAN, OVER, paired_scores
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.records.trained_image_digests import FILE as TRAINED
 from rayfed_ssl.records.trained_image_digests import among_trained, read_trained
-from rayfed_ssl.settings.data_argument import columns_in_block, in_block, parse_data_argument_of_run, title
+from rayfed_ssl.settings.data_argument import (
+    columns_in_block,
+    in_block,
+    keys_in_block,
+    parse_data_argument_of_run,
+    title,
+)
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.simulation.evaluation_file import (
     BETWEEN,
@@ -165,7 +171,11 @@ def _other_images(
         **({"without": "images that the run trained on"} if len(dataset.test) < whole else {}),
         **({"largest_class": {"name": largest.name, "share": largest.share}} if largest is not None else {}),
     }
-    notes = [*trained, *remarks(dataset, config.evaluation.metrics)]
+    found = remarks(dataset, config.evaluation.metrics)
+    notes = [
+        *trained,
+        *(Note(keys_in_block(note.text, {"name": data.name, **source}, "--data "), note.public) for note in found),
+    ]
     return Federation(dataset, (), None, None, ()), {**said, "notes": [], **recorded_notes(notes)}
 
 
@@ -186,11 +196,11 @@ def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[Not
         return dataset, []
     said = f"the run trained on {count} of {there} test images (the same pixels)"
     if not exclude:
-        memory = f"{said}: what is measured on them is memory"
-        return dataset, [Note.shareable(memory, "; --exclude-trained leaves them out")]
+        memory = f"{said}: what is measured on {'it' if count == 1 else 'them'} is memory"
+        return dataset, [Note.shareable(memory, f"; --exclude-trained leaves {'it' if count == 1 else 'them'} out")]
     if count == there:
         raise UserError(f"--exclude-trained: {said}, and so none is left to measure on")
-    return without_test(dataset, seen), [Note.shareable(f"{said}: they are left out")]
+    return without_test(dataset, seen), [Note.shareable(f"{said}: {'it is' if count == 1 else 'they are'} left out")]
 
 
 def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:

@@ -31,10 +31,11 @@ class Listed:
     """One run.
 
     ``run``: its path below the folder that was listed. ``point``: of a sweep's or a comparison's trial, the keys that
-    it varies. ``status``: complete, stopped, diverged, failed, running (a process of this machine writes there),
-    unfinished, or damaged, and ``problem`` says why. ``done`` of ``rounds``: those of the newest checkpoint where it
-    has not ended. ``accuracy``: of the last round that was evaluated, up to that of the newest checkpoint, of clients
-    the mean, None of a run that has not finished its first; ``features``: what describes the features, likewise.
+    it varies; ``seed``: its seed, where there are several of each. ``status``: complete, stopped, diverged, failed,
+    running (a process of this machine writes there), unfinished, or damaged, and ``problem`` says why. ``done`` of
+    ``rounds``: those of the newest checkpoint where it has not ended. ``accuracy``: of the last round that was
+    evaluated, up to that of the newest checkpoint, of clients the mean, None of a run that has not finished its first;
+    ``features``: what describes the features, likewise.
     ``changed``: when something was last written, in local time.
     """
 
@@ -49,6 +50,7 @@ class Listed:
     changed: str | None = None
     problem: str | None = None
     point: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
 
 
 def runs_in(folder: Path) -> list[Listed]:
@@ -88,7 +90,7 @@ def listed(folder: Path, name: str, books: Books) -> Listed:
     if reason is not None and not (folder / "config.yaml").exists():
         return Listed(**known, **failed)
     try:
-        known |= _settings(folder)
+        known |= _settings(folder, seed=bool(trial.get("several")))
         ended = _summary(folder)
     except UserError as error:
         return Listed(**{"status": "damaged", **known, "problem": str(error)})
@@ -131,11 +133,12 @@ def _found(folder: Path, deep: int, books: Books) -> Iterator[Path]:
                 yield from _found(path, deep - 1, books)
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """Method and rounds, as config.yaml says. Raises UserError."""
+def _settings(folder: Path, *, seed: bool) -> dict[str, Any]:
+    """Method and rounds, with ``seed`` its seed, too, as config.yaml says. Raises UserError."""
     document = configfile.read(folder / "config.yaml")
     try:
-        return {"method": str(document["method"]["name"]), "rounds": int(document["train"]["rounds"])}
+        found = {"method": str(document["method"]["name"]), "rounds": int(document["train"]["rounds"])}
+        return {**found, "seed": int(document["seed"])} if seed else found
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder / 'config.yaml'}: not what a run writes ({error!r})") from None
 
@@ -177,7 +180,9 @@ def _trials(path: Path) -> dict[str, dict[str, Any]]:
     """The rows of a ``trials.json`` by their trials' folders; none where there is no such file, or it is damaged."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["trials"]
-        return {f"trial-{row['trial']:05d}": {**row, "point": dict(row.get("point") or {})} for row in rows}
+        several = any(row.get("repetition") for row in rows)
+        return {f"trial-{row['trial']:05d}": {**row, "point": dict(row.get("point") or {}), "several": several}
+                for row in rows}  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -21,6 +21,7 @@ from rayfed_ssl.records.comparison_notes import cautions, notes
 from rayfed_ssl.report.comparison_verdict import verdict
 from rayfed_ssl.report.verdict import Verdict
 from rayfed_ssl.terminal.fitting import show
+from rayfed_ssl.terminal.output import prose
 
 MOST = 3  # measures in the short table
 MOST_ROWS = 5  # named beside an interval that not all rows have
@@ -46,12 +47,8 @@ def print_comparison(
     Args:
         folders: what ``rayfed-ssl compare`` reads the comparison from: its own folder, or those of runs.
     """
-
-    def say(text: str) -> None:
-        screen.print(text, markup=False, highlight=False, soft_wrap=True)
-
     found = answer(comparison)
-    say(found.sentence)
+    prose(screen, found.sentence)
     if full:
         show(screen, comparison_table(comparison))
         told = notes(comparison)
@@ -60,12 +57,11 @@ def print_comparison(
         table, apart = short_table(comparison, measures, screen)
         show(screen, table)
         told = short_notes(comparison, measures, apart=apart)
-    for note in told:
-        say(note)
-    if selection is not None:
-        say(selection.sentence)
+    for note in [*told, *([] if selection is None else [selection.sentence])]:
+        prose(screen, note)
     if not full:
-        say(f"All measures, intervals, costs and notes: {full_command(folders, selection)}")
+        command = f"All measures, intervals, costs and notes: {full_command(folders, selection)}"
+        screen.print(command, markup=False, highlight=False, soft_wrap=True)
 
 
 def full_command(folders: Sequence[Path], selection: Selection | None) -> str:

@@ -27,6 +27,7 @@ def _cells(one: Listed) -> tuple[str, ...]:
     measured = one.accuracy or one.features
     values = [f"{printable(name)} {'-' if value is None else f'{value:.3f}'}" for name, value in measured.items()]
     varied = [f"{key}={value}" for key, value in one.point.items() if key != "method.name"]
+    varied += [] if one.seed is None else [f"seed={one.seed}"]
     named = printable("  ".join([one.run, *varied])), printable(one.method or ""), one.status, _of(one.done, one.rounds)
     return (*named, _fitting(values), f"{one.bytes / 1e6:,.1f} MB", one.changed or "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import textwrap
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -55,6 +56,16 @@ def divert(stream: TextIO | None = None) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, (stream or sys.stdout).fileno())
         os.close(null)
+
+
+def prose(console: Console, text: str) -> None:
+    """Print a sentence: wrapped between words on a terminal, where no word is cut; elsewhere on one line, which
+    programs can read. A minus is a hyphen, since not every encoding has one.
+    """
+    plain = text.replace("−", "-")
+    if console.is_terminal:
+        plain = textwrap.fill(plain, console.width, break_long_words=False, break_on_hyphens=False)
+    console.print(plain, markup=False, highlight=False, soft_wrap=True)
 
 
 def flush() -> None:

@@ -25,6 +25,7 @@ from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, began_with, best_b
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
+from rayfed_ssl.terminal.output import prose
 
 TRY_NEXT = 'more rounds, more steps in each (train.local_steps), other views ("Which views?" in docs/data.md)'
 """For who has an encoder that is not better than the untrained one."""
@@ -212,20 +213,14 @@ def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
     return TRY_NEXT
 
 
-def conclusion(console: Console, found: Verdict) -> None:
-    """The report's sentence, on one line."""
-    plain = found.sentence.replace("−", "-")  # not every encoding has a minus
-    console.print(plain, markup=False, highlight=False, soft_wrap=True)
-
-
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
     """What a run came to, and where to look next."""
     found = verdict(summary) if summary["accuracy"] else None
     if found is not None:
         console.print(accuracy_table(summary))
         if hint := best_below_last(summary):
-            console.print(hint, markup=False, highlight=False, soft_wrap=True)
-        conclusion(console, found)
+            prose(console, hint)
+        prose(console, found.sentence)
         console.print()
     elif summary.get("features"):
         console.print(features_table(summary))

@@ -178,6 +178,11 @@ def test_trials_are_listed_with_what_they_vary(call: Call, tmp_path: Path) -> No
     assert found[1].point == {"method.name": "fedsimclr", "train.batch_size": 16}
     assert found[2].problem == f"{tmp_path / 'sweep/trial-00002/error.txt'}: OSError: gone"
     assert "sweep/trial-00000  train.batch_size=8 " in call("list", ".")[1]
+    assert {one.seed for one in found} == {None}
+    repeats = [{**row, "repetition": k % 2} for k, row in enumerate(rows)]  # which only their seeds tell apart
+    (tmp_path / "sweep/trials.json").write_text(json.dumps({"trials": repeats}))
+    assert [one.seed for one in runs_in(tmp_path)] == [0, 0, None, 0]  # as config.yaml says, where there is one
+    assert "sweep/trial-00000  train.batch_size=8  seed=0 " in call("list", ".")[1]
     (tmp_path / "sweep/trials.json").write_text("[]")
     assert [one.run for one in runs_in(tmp_path)] == [f"sweep/trial-0000{k}" for k in (0, 1, 3)]
 

@@ -168,10 +168,10 @@ def all_kinds(folder: Path) -> tuple[Note, ...]:
 
 
 LINES = (
-    "1 of 9 test images is also among the training images (the same pixels): accuracy on them is memory",
+    "1 of 9 test images is also among the training images (the same pixels): accuracy on it is memory",
     (
         "1 of 1 images to choose by (evaluation.select) is also among the clients' (the same pixels): accuracy on "
-        "them is memory"
+        "it is memory"
     ),
     "2 of 9 training images are there more than once (the same pixels), 2 of them with several clients",
     "1 of 9 test images has no label: accuracies are over the other 8",
@@ -226,10 +226,10 @@ LINES = (
     "2 of 2 clients with own test images have fewer than 5",
     "data.partition.path: 6 of 9 training images are nobody's",
     "model.start: whether its run trained on test images of this run is not known",
-    "model.start: its run trained on 1 of 2 test images (the same pixels): accuracy on them is memory",
+    "model.start: its run trained on 1 of 2 test images (the same pixels): accuracy on it is memory",
     (
         "model.start: its run trained on 1 of 1 images to choose by (evaluation.select) (the same pixels): accuracy on "
-        "them is memory"
+        "it is memory"
     ),
     "no round applies fedfoa's term",
     "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",
@@ -323,7 +323,7 @@ def test_the_card_qualifies_its_numbers_and_names_nobody(folder: Path, tmp_path:
     assert "# our-scans: the global encoder" in card
     assert json.loads((tmp_path / "x/config.json").read_text())["run"]["name"] == "our-scans"
     section = card.partition("## What qualifies these numbers\n\n")[2].partition("\n\n##")[0].splitlines()
-    assert "- 1 of 40 test images is also among the training images (the same pixels): accuracy on them is memory." in (
+    assert "- 1 of 40 test images is also among the training images (the same pixels): accuracy on it is memory." in (
         section
     )
     assert "- 1 image could not be decoded: left out." in section

@@ -65,7 +65,7 @@ def test_images_to_choose_by_that_clients_train_on_are_counted() -> None:
     data = dataset([5, 0, 1, 0, 2], [3])
     chosen = (
         "1 of 2 images to choose by (evaluation.select) is also among the clients' (the same pixels): accuracy on "
-        "them is memory"
+        "it is memory"
     )
     assert said(data, [[0], [1, 2]], [3, 4]) == [
         chosen, "2 of 5 training images are there more than once (the same pixels)",
@@ -91,10 +91,17 @@ def test_copies_under_another_label_are_counted_and_are_not_called_memory() -> N
     assert said(dataset(train, [1, 2, 7, 8, 9], labels, [0, -1, 0, 0, 0]), [[0, 1, 2, 3, 4]])[0] == (
         f"2 {found}: accuracy on them is memory"
     )
+    assert said(dataset(train, [1, 2, 8], labels, [0, 0, 0]), [[0, 1, 2, 3, 4]])[0] == (
+        "2 of 3 test images are also among the training images (the same pixels), 1 of them under another label, which "
+        "contradicts theirs: accuracy on the other is memory"
+    )
+    assert said(dataset(train, [1, 7, 8], labels, [0, 0, 0]), [[0, 1, 2, 3, 4]])[0] == (
+        "1 of 3 test images is also among the training images (the same pixels): accuracy on it is memory"
+    )
     (chosen, _) = said(dataset(train, [9], labels, [0]), [[0, 2]], [1, 3])
     assert chosen == (
-        "1 of 2 images to choose by (evaluation.select) is also among the clients' (the same pixels), all of them "
-        "under another label, which contradicts theirs"
+        "1 of 2 images to choose by (evaluation.select) is also among the clients' (the same pixels), "
+        "under another label, which contradicts its own"
     )
 
 

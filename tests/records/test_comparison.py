@@ -531,6 +531,10 @@ def test_what_runs_noted_of_their_images_is_said_below_the_table(tmp_path: Path)
     (tmp_path / "c/environment.json").write_text(json.dumps({"notes": [everywhere, 5]}))
     lines = [note for note in notes(of_variants(variants)) if note.startswith("Noted")]
     assert lines == [f"Noted at seed 3: {everywhere}", "Noted at seed 3 of b: small_cnn uploads\\x1b"]
+    later = run_folder(tmp_path / "d", 4, [0.5])  # a row without the first seed tells of its own
+    (later / "environment.json").write_text(json.dumps({"notes": [everywhere]}))
+    lines = [note for note in notes(of_variants({**variants, "d": [later]})) if note.startswith("Noted at seed 4")]
+    assert lines == [f"Noted at seed 4 of d: {everywhere}"]
     only = of_variants({"a": variants["a"][:1], "b": variants["b"]})
     assert f"Noted: {everywhere}" in notes(only)
     assert f"Noted: {everywhere}" in markdown(only)

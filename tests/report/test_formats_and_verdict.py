@@ -211,6 +211,17 @@ def test_every_curve_has_its_own_line_of_raw_pixels() -> None:
     assert accuracy._caption(run, ["linear"]) == "Dashed: the encoder it started from."
 
 
+def test_a_curve_is_seen_where_clients_own_images_give_the_same() -> None:
+    same = {0: {None: 0.3}, 1: {None: 0.5}}
+    run: Any = SimpleNamespace(scores={"fewshot": same, "own_fewshot": same}, summary={})
+    figure = Figure()
+    accuracy._curves(figure, run, ["fewshot", "own_fewshot"], float, "round")
+    curve, own = (line for line in figure.axes[0].lines if not str(line.get_label()).startswith("_"))
+    assert own.get_zorder() < curve.get_zorder()  # below it, and to be seen on both sides of it
+    assert own.get_linewidth() > 2 * curve.get_linewidth()
+    assert own.get_markersize() > curve.get_markersize()
+
+
 def test_areas_have_no_interval_and_so_no_word() -> None:
     last, before = ({"linear": of, "linear_auc": of, "linear_balanced_accuracy": of} for of in (0.85, 0.80))
     found = verdict(summary({**last, "linear_auc": 0.60}, before, evaluation={"test_images": 20}))

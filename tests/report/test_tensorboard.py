@@ -10,6 +10,7 @@ import time
 import types
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,11 +21,15 @@ import pytest
 import yaml
 from PIL import Image
 from tensorboard import program
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records import hparams
 from rayfed_ssl.records.settings_table import flat, markdown
 from rayfed_ssl.report.representations import look
+from tests.tune.sweeps import RUN
+from tune.comparison import from_methods, run_comparison
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/tensorboard.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (\w+) \|", re.MULTILINE)
@@ -42,6 +47,7 @@ CONDITIONAL = {
     "server/<name>",
     "privacy/<name>",
     "sweep/<metric>",
+    "comparison/<metric>",
 }  # fmt: skip - of runs other than the one looked at
 
 
@@ -53,7 +59,7 @@ def ask(fedfoa: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
     for trial, (lr, value) in enumerate(((0.1, 0.5), (0.01, 0.75))):
         varied = {"train.optimizer.lr": lr, "augment.preset": "digits", "clients.encoders": ["a", "b"]}
         for _ in range(2):  # written anew, not twice
-            hparams.write(logs / f"trial-{trial:05d}", varied, "select.knn", value, 2, over=trial == 0)
+            hparams.write(logs / f"trial-{trial:05d}", varied, {"select.knn": value}, 2, over=trial == 0)
     board = program.TensorBoard()
     board.configure(
         argv=["tensorboard", "--logdir", str(logs), "--host", "127.0.0.1", "--port", "0", "--load_fast", "false"]
@@ -166,6 +172,28 @@ def test_hparams_shows_what_varied_and_what_came_of_it(ask: Callable[..., bytes]
     assert found == [(0.01, 0.75, "STATUS_UNKNOWN"), (0.1, 0.5, "STATUS_SUCCESS")]
     assert groups[0]["hparams"]["clients.encoders"] == '["a", "b"]'
     assert groups[0]["metricValues"][0]["name"]["tag"] == "sweep/select.knn"
+
+
+@pytest.mark.long
+def test_hparams_of_a_comparison_say_which_variant_each_trial_is(tmp_path: Path) -> None:
+    """With its seed and all its accuracies; a run that has not begun has no file."""
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**RUN, "evaluation": {"protocols": ["knn", "fewshot"]}}))
+    made = from_methods(tmp_path / "run.yaml", ["fedsimclr", "local"], ["train.rounds=1"], seeds=2)
+    out = tmp_path / "out"
+    result = run_comparison(made, out, local=True)
+    assert result.left == 0
+    for trial, (variant, seed) in enumerate(product(("fedsimclr", "local"), (0, 1))):
+        folder = out / f"trial-{trial:05d}"
+        found = EventAccumulator(str(folder / hparams.FILE)).Reload()
+        summary = json.loads((folder / "summary.json").read_text())
+        for protocol in ("knn", "fewshot"):
+            (event,) = found.Scalars(f"comparison/accuracy.{protocol}")
+            said = summary["accuracy"][protocol]  # of clients' encoders one each
+            value = np.mean(list(said.values())) if isinstance(said, dict) else said
+            assert (event.step, event.value) == (1, pytest.approx(value))
+        start = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+        kept = HParamsPluginData.FromString(start).session_start_info.hparams
+        assert (kept["variant"].string_value, kept["seed"].number_value) == (variant, seed)
 
 
 class Recorded:

@@ -275,14 +275,27 @@ def test_another_comparison_is_not_gone_on_with(base: Path, tmp_path: Path) -> N
     for other, keys in (
         (
             from_methods(base, ["fedsimclr"], ["train.rounds=2", "train.optimizer.clip_norm=null"], seeds=2),
-            "overrides, seeds",
+            r"overrides\.train\.rounds, seeds",
         ),
-        (from_methods(base, ["local"], ["train.rounds=1", "train.optimizer.clip_norm=null"]), "variants"),
+        (
+            from_methods(base, ["local"], ["train.rounds=1", "train.optimizer.clip_norm=null"]),
+            r"variants\.fedsimclr, variants\.local",
+        ),
     ):
-        with pytest.raises(UserError, match=f"cannot resume with changed {keys} "):
+        with pytest.raises(UserError, match=f"cannot resume with changed {keys};"):
             run_comparison(other, out, local=True, resume=True)
+    before = (out / "trial-00000" / "summary.json").read_bytes()
+    common = ["train.rounds=1", "train.optimizer.clip_norm=null"]
+    more = run_comparison(from_methods(base, ["fedsimclr", "local"], common), out, local=True, resume=True)
+    assert more.comparison is not None
+    assert [row.name for row in more.comparison.trained] == ["fedsimclr", "local"]
+    assert (out / "trial-00000" / "summary.json").read_bytes() == before  # only the added one ran
+    with pytest.raises(UserError, match=r"cannot resume with changed variants\.local"):
+        run_comparison(made, out, local=True, resume=True)
+    with pytest.raises(UserError, match="cannot resume with changed"):  # their order numbers the runs
+        run_comparison(from_methods(base, ["local", "fedsimclr"], common), out, local=True, resume=True)
     base.write_text(base.read_text().replace("lr: 0.05", "lr: 0.06"))
-    changed = from_methods(base, ["fedsimclr"], ["train.rounds=1", "train.optimizer.clip_norm=null"])
+    changed = from_methods(base, ["fedsimclr", "local"], common)
     with pytest.raises(UserError, match="cannot resume with changed base"):
         run_comparison(changed, out, local=True, resume=True)
 
@@ -329,6 +342,8 @@ def test_the_command_runs_what_fits_and_compares_what_has_run(
     status, _, err = call(*asked)
     assert status == 2
     assert err.splitlines()[-1] == "compare: 1 of 3 do not fit the base; --skip-unfit runs the others"
+    _, _, err = call("--base", "run.yaml", "fedca", "--executor", "local")
+    assert err.splitlines()[-1] == "compare: 1 of 1 do not fit the base"  # there are no others
     status, _, err = call(*asked, "--skip-unfit", "--select", "select.knn")  # before anything runs
     assert (status, err) == (2, "--select: found knn; these runs will have none: set evaluation.select.share\n")
     assert not (base.parent / "runs").exists()
@@ -418,7 +433,7 @@ def test_the_folder_of_a_comparison_says_enough(
         (("runs/c", "--out", "file"), "--out: cannot write to file (File exists); name another folder"),
         (("--resume", "--out", "runs"), "--out: runs holds no comparison to --resume, of which there would be a "),
         (("--resume",), "compare: found nothing; name methods"),
-        (("--resume", "--out", "runs/c", "seed=7"), "runs/c: cannot resume with changed overrides"),
+        (("--resume", "--out", "runs/c", "seed=7"), "runs/c: cannot resume with changed overrides.seed; only "),
     ):
         status, _, err = call(*arguments, "--executor", "local")
         assert (status, err.count("\n")) == (2, 1)

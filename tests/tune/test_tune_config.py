@@ -127,6 +127,12 @@ def test_a_searched_method_brings_its_own_block_and_objective(tmp_path: Path) ->
         (["scheduler=asha", "metric=best.knn.value"], "must be select.PROTOCOL, accuracy.PROTOCOL or features.NAME"),
         (["scheduler=pbt", "search=random", "space.clients.count={choice: [2]}"], "space.clients.count: found with"),
         (["scheduler=pbt", "search=random", "repeat=2"], "repeat: found more than 1"),
+        (["triasl=3"], "triasl: found 3; must be a key of the sweep: base, overrides, space, "),
+        (["triasl=3"], "imports; did you mean trials?"),
+        (["trian.rounds=3"], "trian.rounds: found 3; must be a key of the sweep: base, overrides, space, "),
+        (["trian.rounds=3"], "; did you mean train?"),
+        (["space.clients.count=[2, 3]"], "must be {grid: [2, 3]}, or one of choice, uniform, loguniform, randint"),
+        (["space.clients.count=2"], "must be {grid: [..]}, or one of choice, uniform, loguniform, randint"),
         (["base=nowhere.yaml"], "nowhere.yaml: found no such file"),
     ],
 )
@@ -163,7 +169,8 @@ def test_the_folder_holds_a_sweep_that_is_equal_and_complete_in_itself(tmp_path:
         ("trials=2", "trials"),
         ("metric=train_images_per_s", "metric"),
         ("seed=1", "seed"),
-        ("train.rounds=9", "overrides"),
+        ("train.rounds=9", r"overrides\.train\.rounds"),
+        ("space.clients.count={randint: [2, 3]}", r"space\.clients\.count"),
     ],
 )
 def test_a_resumed_sweep_may_grow_but_not_change(tmp_path: Path, change: str, named: str | None) -> None:
@@ -174,6 +181,17 @@ def test_a_resumed_sweep_may_grow_but_not_change(tmp_path: Path, change: str, na
         return
     with pytest.raises(UserError, match=f"cannot resume with changed {named};"):
         sweep_config.refuse_changed(old, new, tmp_path)
+
+
+def test_more_points_may_follow_those_that_are_there(tmp_path: Path) -> None:
+    """Whose trials keep their numbers."""
+    points: list[dict[str, Any]] = [{LR: 0.1}, {LR: 0.2}]
+    old, new = sweep(tmp_path, points=points), sweep(tmp_path, points=[*points, {LR: 0.3}])
+    sweep_config.refuse_changed(old, new, tmp_path)
+    assert (new.configurations or [])[:2] == old.configurations
+    for other in (points[:1], points[::-1], [{LR: 0.3}, *points]):
+        with pytest.raises(UserError, match="cannot resume with changed points"):
+            sweep_config.refuse_changed(old, sweep(tmp_path, points=other), tmp_path)
 
 
 def test_a_changed_base_is_a_changed_sweep(tmp_path: Path) -> None:

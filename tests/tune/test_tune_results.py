@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import scipy.stats
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.config import load as load_run
-from rayfed_ssl.records.sweep_choice import choose
+from rayfed_ssl.records.sweep_choice import choose, labels_of
 from rayfed_ssl.records.tables import METRICS, Commit, Metric, metrics_parts
 from rayfed_ssl.records.tables import table as metrics_table
 from rayfed_ssl.report.dispatch import report_of
+from rayfed_ssl.report.sweep_verdict import remarks
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint
@@ -28,7 +30,7 @@ from tune import config as sweep_config
 from tune import room as room_module
 from tune.book import Book, scheduled
 from tune.config import Sweep
-from tune.results import axis, collect, ranked, remarks, table
+from tune.results import Results, answer, axis, collect, legend, ranked, table
 from tune.room import trial_slots
 from tune.sweep import run_sweep
 from tune.trial import exploit
@@ -48,6 +50,10 @@ def booked(made: Sweep, folder: Path, values: dict[int, tuple[str, float | None]
                        "communication": {"up_bytes": 10, "down_bytes": 20}}  # fmt: skip
             (folder / entry.name / "summary.json").write_text(json.dumps(summary))
     return book
+
+
+def told(results: Results) -> list[str]:
+    return remarks(results.choice, results.sweep.settings.metric)
 
 
 def test_the_winner_has_the_best_worst_repeat_among_complete_configurations(tmp_path: Path) -> None:
@@ -93,11 +99,18 @@ def test_repeats_are_judged_by_their_paired_differences(tmp_path: Path) -> None:
     shown = ranked(results)
     assert list(shown.columns[0].cells) == ["*", "=", "~", ""]
     interval = "the 95% interval of their paired differences over repeats (Student's t) contains zero and"
-    assert shown.caption == (
-        f"chosen by test labels; level with it: 1 (=), because {interval} lies within ±0.01; not told apart from it: 1 "
-        f"(~), because {interval} reaches further; the best of 4 is so partly by chance, and one as good may be told "
-        "apart from it"
+    assert told(results) == [
+        "Chosen by test labels.",
+        f"Level with number 0: number 2, because {interval} lies within ±0.01.",
+        f"Not told apart from number 0: number 3, because {interval} reaches further.",
+        "The best of 4 is so partly by chance, and one as good may be told apart from it.",
+    ]
+    assert legend(results) == "* chosen; = level with it; ~ not told apart from it"
+    assert answer(results) == (
+        f"Of 4 configurations that ran to the end, number 0 is the best by accuracy.knn (chosen by test labels): "
+        f"{100 * np.mean(values[0]):.1f} %, the mean of 3 repeats, with {LR} = 0.1."
     )
+    assert [next(iter(column.cells)) for column in list(shown.columns)[3:5]] == ["0.7667 ± 0.15", "3"]
     assert pq.read_table(out / "results.parquet")["score"][0].as_py() == pytest.approx(np.mean(values[0]))
 
 
@@ -125,16 +138,16 @@ def test_one_training_each_is_level_only_with_its_equals(tmp_path: Path) -> None
         results = collect(made, booked(made, tmp_path / name / "out", ends))
         assert (results.choice.winner, results.choice.level) == (0, level)
         assert list(ranked(results).columns[0].cells) == ["*", mark, ""]
-        assert ("same" in remarks(results)[1]) == bool(level)
-        assert ("one training of each" in remarks(results)[1]) == (not level)
+        assert ("same" in told(results)[1]) == bool(level)
+        assert ("trained once" in told(results)[1]) == (not level)
 
 
 def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
     for metric, words in (
-        ("accuracy.knn", "chosen by test labels"),
-        ("best.knn.value", "chosen by test labels"),
-        ("select.knn", "chosen by held-out labels"),
-        ("features.rankme", "chosen by no labels"),
+        ("accuracy.knn", "Chosen by test labels."),
+        ("best.knn.value", "Chosen by test labels."),
+        ("select.knn", "Chosen by held-out labels."),
+        ("features.rankme", "Chosen by no labels."),
     ):
         made = sweep(tmp_path / metric, f"metric={metric}", "evaluation.select={share: 0.2}", **GRID)
         out = tmp_path / metric / "out"
@@ -150,10 +163,14 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
             path.write_text(json.dumps(summary))
         results = collect(made, book)
         assert results.choice.winner == (1 if metric in ("select.knn", "features.rankme") else 0)
-        assert remarks(results)[0] == words
+        assert told(results)[0] == words
         assert pq.read_table(out / "results.parquet").to_pylist()[1]["select.knn"] == 0.7
     made = sweep(tmp_path, "metric=communication.up_bytes", space={LR: {"grid": [0.1]}})
-    assert collect(made, booked(made, tmp_path / "bytes", {0: ("complete", 0.9)})).chosen_by is None
+    assert (
+        collect(made, booked(made, tmp_path / "bytes", {0: ("complete", 0.9)})).sweep.settings.metric
+        == "communication.up_bytes"
+    )
+    assert labels_of("communication.up_bytes") is None
 
 
 @pytest.mark.long
@@ -180,15 +197,42 @@ def test_the_encoder_before_training_is_a_row_and_who_is_worse_is_named(
     shown = ranked(results)
     assert list(shown.columns[1].cells)[-1] == before
     assert list(shown.columns[3].cells) == ["0.9", "0.44", "0.89"]
-    told = f"worse than the {before}, chance not counted: trial-00001"
-    assert (told in remarks(results)) == (metric != "features.rankme")
+    worse = f"Worse than the {before} (89.0 %), chance not counted: number 1."
+    assert (worse in answer(results)) == (metric != "features.rankme")
     sweep_config.dump(made, out)
     book.save()
     page = report_of(out).read_text()
     assert f">{before}<" in page
     assert {*re.findall("untrained encoder|starting encoder", page)} == {before}
-    assert (f"worse than the {before}, chance not counted: number 1" in page) == (metric != "features.rankme")
+    assert (worse in page) == (metric != "features.rankme")
     assert "runs/first" not in page  # it is no key that varied
+
+
+def test_the_encoder_before_training_has_the_score_of_its_repeats(tmp_path: Path) -> None:
+    """As configurations have: the mean of the seeds, and which of several are worse, all of them too."""
+    made = sweep(tmp_path, "metric=select.knn", "evaluation.select={share: 0.2}", space={LR: {"grid": [0.1, 0.2]}},
+                 repeat=2)  # fmt: skip
+    out = tmp_path / "out"
+    for last, said in (
+        ((0.7, 0.8, 0.6, 0.5), "Both are worse than the untrained encoder (80.0 %), chance not counted."),
+        ((0.9, 0.8, 0.6, 0.5), "Worse than the untrained encoder (80.0 %), chance not counted: number 1."),
+        ((0.9, 0.8, 0.8, 0.8), None),
+    ):
+        shutil.rmtree(out, ignore_errors=True)
+        book = booked(made, out, dict.fromkeys(range(4), ("complete", 0.5)))
+        for entry, value in zip(book.entries, last, strict=True):
+            path, began = out / entry.name / "summary.json", (0.75, 0.85)[entry.repetition]
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"select": {"knn": value}}))
+            measured = [Metric(t, None, "select/knn", v, 0.0) for t, v in ((0, began), (3, value))]
+            metrics_parts(path.parent).write(Commit(3, 0), metrics_table(measured, METRICS))
+        results = collect(made, book)
+        assert list(ranked(results).columns[3].cells)[-1] == f"0.8 ± {np.std([0.75, 0.85], ddof=1):.2g}"
+        assert answer(results).endswith(said or f"with {LR} = 0.1.")
+    sweep_config.dump(made, out)
+    book.save()
+    page = html.unescape(report_of(out).read_text())
+    assert "75.0 % to 85.0 %" in page
+    assert "Dashed: the untrained encoder, in the mean." in page
 
 
 def test_a_smaller_value_wins_with_mode_min(tmp_path: Path) -> None:
@@ -217,6 +261,17 @@ def test_what_was_interrupted_is_not_ranked_by_what_it_had_reached(tmp_path: Pat
     assert list(ranked(results).columns[-1].cells) == ["stopped", "complete"]
     rows = pq.read_table(out / "results.parquet").to_pylist()
     assert [(row["accuracy.knn"], row["score"]) for row in rows] == [(0.9, None), (0.4, 0.4), (0.5, 0.5)]
+
+
+def test_who_was_stopped_in_the_last_round_has_run_to_the_end(tmp_path: Path) -> None:
+    """The scheduler's word comes while the next round is under way; what is read again must choose alike."""
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}})
+    out = tmp_path / "out"
+    book = booked(made, out, {0: ("complete", 0.4), 1: ("complete", 0.6), 2: ("stopped", 0.5)})
+    book.entries[1].status = "stopped"
+    first = collect(made, book).choice
+    assert (first.ranking, first.finished) == ((1, 2, 0), (1, 0))
+    assert collect(made, Book(out, 1)).choice == first
 
 
 def test_columns_of_the_table_have_one_type() -> None:
@@ -350,11 +405,11 @@ def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeyp
         kept = json.loads((out / "choice.json").read_text())
         assert (kept["configuration"], kept["mode"]) == (winner, mode)
         assert kept["keys"] == {LR: pytest.approx(0.1 * (winner + 1))}
-        assert kept["remarks"] == remarks(results)
+        assert kept["remarks"] == told(results)
         assert all(html.escape(remark) in text for remark in kept["remarks"])
         assert f"Number {winner}: {LR} = {kept['keys'][LR]:.4g}" in text
-        assert ("level with it" in text) == bool(results.choice.level)
-        assert ("not told apart from it" in text) == bool(results.choice.apart)
+        assert (f"Level with number {winner}" in text) == bool(results.choice.level)
+        assert (f"Not told apart from number {winner}" in text) == bool(results.choice.apart)
         chosen = [c for c in range(4) if all(ends[c * repeat + r][0] == "complete" for r in range(repeat))]
         worst = {c: (min if mode == "max" else max)(ends[c * repeat + r][1] for r in range(repeat)) for c in chosen}
         assert worst[winner] == (max if mode == "max" else min)(worst.values())

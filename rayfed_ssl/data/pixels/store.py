@@ -39,7 +39,7 @@ from rayfed_ssl.data.source_notes import HeldOut
 
 FORMAT = 15  # 13: ``client`` and ``group``; 14: counts ``spiked`` images; 15: and ``grey`` ones
 CACHE = "RAYFED_SSL_CACHE"
-MOST_NAMED = 20  # images that cannot be decoded
+MOST_NAMED = 5  # images that cannot be decoded
 NOTICED = (
     "deep",
     "frames",

@@ -15,6 +15,7 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.pixels.store import Undecodable
 from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.models.transform import Transform
 from tests.data.decoding.test_decode import banded
@@ -46,6 +47,13 @@ def refusal(path: Path, **settings: object) -> str:
         folder(path, **settings)
     assert str(error.value).isprintable()
     return str(error.value)
+
+
+def undecodable(path: Path, **settings: object) -> list[str]:
+    """The images that are named as broken, all of them."""
+    with pytest.raises(Undecodable) as error:
+        folder(path, **settings)
+    return error.value.names
 
 
 # -- files that are no images ------------------------------------------------------------------------------------------
@@ -203,9 +211,9 @@ def test_classes_too_small_for_a_test_image_are_named(tmp_path: Path) -> None:
 # -- images that cannot be decoded -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [2, 20, 23])
+@pytest.mark.parametrize("bad", [2, 5, 23])
 def test_all_images_that_cannot_be_decoded_are_named_at_once(tmp_path: Path, bad: int) -> None:
-    """In several blocks of the pool that decodes them, up to twenty by name, and nothing is kept."""
+    """In several blocks of the pool that decodes them, up to five by name, and nothing is kept."""
     root = tmp_path / "d"
     put(root, *(f"train/{n:03}.png" for n in range(300)))
     damaged = [f"{n:03}.png" for n in (*range(0, 300, 17), *range(290, 300))[:bad]]
@@ -216,8 +224,8 @@ def test_all_images_that_cannot_be_decoded_are_named_at_once(tmp_path: Path, bad
     said = refusal(root)
     assert said.startswith(f"data.on_bad_image: {bad} images cannot be decoded: {root}/train/{damaged[0]}, ")
     names, end = said.split(": ", 2)[2].split(" (the first: ")
-    named = [str(root / "train" / name) for name in damaged[:20]]
-    assert names == ", ".join(named) + (" and 3 more" if bad == 23 else "")
+    named = [str(root / "train" / name) for name in damaged[:5]]
+    assert names == ", ".join(named) + (" and 18 more" if bad == 23 else "")
     assert end.startswith("it is empty); ")  # the reason of the first
     assert end.endswith("; mend or remove them, or set data.on_bad_image=skip to leave such images out")
     assert not [path.name for path in (tmp_path / "cache").iterdir() if "-train." in path.name]
@@ -243,9 +251,10 @@ def test_broken_images_are_named_in_the_order_of_the_source_whichever_are_held_o
     put(root, *names)
     for name in names:
         (root / name).write_bytes(b"no image" if name != "a/0.png" else b"")
+    assert undecodable(root) == [f"{root}/{name}" for name in names]  # all of them, of which the line has the first
     told = refusal(root)
-    assert told.split("cannot be decoded: ")[1].startswith(", ".join(f"{root}/{name}" for name in names))
-    assert "(the first: it is empty); mend" in told
+    named = ", ".join(f"{root}/{name}" for name in names[:5])
+    assert told.split("cannot be decoded: ")[1].startswith(f"{named} and 15 more (the first: it is empty); mend")
     put(root, "a/0.png", "a/9.png", "b/5.png", *(f"c/{n}.png" for n in range(10)))
     left = [f"{root}/{name}" for name in names if name not in ("a/0.png", "a/9.png", "b/5.png")]
     assert folder(root, on_bad_image="skip").skipped == tuple(left)
@@ -256,7 +265,8 @@ def test_broken_images_are_named_in_the_order_of_the_source_whichever_are_held_o
         pq.write_table(table, tmp_path / f"pq/train-{part}.parquet")
     told = refusal(tmp_path / "pq", name="parquet")
     rows = [f"{tmp_path}/pq/train-{part}.parquet row {row}" for part in range(2) for row in range(12)]
-    assert told.split("cannot be decoded: ")[1].startswith(", ".join(rows[:20]) + " and 4 more (the first: ")
+    assert undecodable(tmp_path / "pq", name="parquet") == rows
+    assert told.split("cannot be decoded: ")[1].startswith(", ".join(rows[:5]) + " and 19 more (the first: ")
 
 
 # -- what is noticed in decoding ---------------------------------------------------------------------------------------

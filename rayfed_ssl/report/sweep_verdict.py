@@ -1,0 +1,103 @@
+"""A sweep in sentences: which configuration it chose, whether training made encoders worse, and what a reader has to
+know of the choice. Configurations are named by their numbers, as in the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from rayfed_ssl.base.text import listed, printable
+from rayfed_ssl.records.significance import partly_by_chance
+from rayfed_ssl.records.summary import TEST_LABELS
+from rayfed_ssl.records.sweep_choice import (
+    SHARES,
+    Choice,
+    before_training,
+    below_untrained,
+    labels_of,
+    untrained_of,
+)
+from rayfed_ssl.report.formats import number, percent, plural, words
+from rayfed_ssl.report.verdict import Verdict
+
+MOST = 8  # configurations that a sentence names
+Row = Mapping[str, Any]
+
+
+def verdict(
+    rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str, mode: str = "max", of: str = "mean"
+) -> Verdict:
+    """The configuration that the sweep chose and what it is; which are worse than before training; and how many have a
+    score and cannot win.
+
+    Args:
+        rows: those of ``results.parquet``, one per trial.
+        keys: the keys that varied.
+        of: what of a configuration's repeats is its score: mean, worst, best.
+    """
+    if not choice.ranking:
+        return Verdict("No configuration has a score yet.")
+    some = plural(len(choice.ranking), "configuration")
+    if choice.winner is None:
+        return Verdict(f"No configuration has run to its end yet; {some} with a score so far.")
+    own = [row for row in rows if row["configuration"] == choice.winner]
+    told = ", ".join(f"{key} = {words(own[0].get(key))}" for key in keys)
+    labels = f" (chosen by {TEST_LABELS})" if labels_of(metric) == TEST_LABELS else ""
+    repeats = f", the {of} of {choice.repeats} repeats," if choice.repeats > 1 else ""
+    said = [
+        f"Of {plural(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is the best "
+        f"by {printable(metric, 60)}{labels}: {shown(own[0]['score'], metric)}{repeats} with {told}.",
+        *_below(rows, choice, metric, mode),
+    ]
+    if others := len(choice.ranking) - len(choice.finished):
+        said.append(f"{plural(others, 'other')} with a score did not run to the end and cannot be chosen.")
+    return Verdict(" ".join(said))
+
+
+def remarks(choice: Choice, metric: str) -> list[str]:
+    """What a reader has to know of the choice, a sentence each: whose labels made it, which configurations are as good,
+    and how far chance may have made it. Nothing where none was chosen.
+    """
+    if choice.winner is None:
+        return []
+    found = [f"Chosen by {labels}."] if (labels := labels_of(metric)) else []
+    winner = f"number {choice.winner}"
+    if choice.level:
+        found.append(f"Level with {winner}: {numbers(choice.level)}, because {choice.why_level}.")
+    if choice.apart:
+        found.append(f"Not told apart from {winner}: {numbers(choice.apart)}, because {choice.why_apart}.")
+    if choice.ahead:
+        found.append(f"Better than {winner} by the mean of repeats: {numbers(choice.ahead)}.")
+    if choice.repeats > 1 and (chance := partly_by_chance(len(choice.finished))):
+        found.append(f"{chance[0].upper()}{chance[1:]}.")
+    if choice.repeats == 1 and not choice.level:
+        found.append("Each was trained once, so differences may be chance (repeat: 3 shows their spread).")
+    return found
+
+
+def shown(value: float | None, metric: str) -> str:
+    """A value of the metric: per cent of what lies between 0 and 1, else a number."""
+    return percent(value) if metric.startswith(SHARES) else number(value)
+
+
+def numbers(configurations: Sequence[int]) -> str:
+    """``number 3``, ``numbers 3, 0 and 2``: the first few, and how many more."""
+    named = [str(configuration) for configuration in configurations[:MOST]]
+    if more := len(configurations) - len(named):
+        named.append(f"{more} more")
+    return f"number{'' if len(configurations) == 1 else 's'} {listed(named)}"
+
+
+def _below(rows: Sequence[Row], choice: Choice, metric: str, mode: str) -> list[str]:
+    """Which configurations training made worse, beside the mean of what they began with."""
+    below = below_untrained(rows, choice, metric, mode)
+    if not below:
+        return []
+    began = fmean(value for found in untrained_of(rows, metric).values() for value in found)
+    beside = f"the {before_training(rows)} ({shown(began, metric)}), chance not counted"
+    if len(below) == len(choice.ranking):
+        who = {1: "It is", 2: "Both are"}.get(len(below), f"All {len(below)} are")
+        return [f"{who} worse than {beside}."]
+    return [f"Worse than {beside}: {numbers(below)}."]
