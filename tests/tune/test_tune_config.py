@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -230,10 +229,9 @@ def test_the_command_refuses_in_one_line_with_status_2(tmp_path: Path, capsys: p
     ],
 )
 def test_more_trials_than_can_be_run_are_refused_at_once(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
-    began = time.monotonic()
+    """Making them all would take more memory than there is."""
     with pytest.raises(UserError, match=re.escape(said)):
         sweep(tmp_path, **keys)
-    assert time.monotonic() - began < 10
 
 
 def test_a_few_of_a_large_grid_are_taken_without_making_it(tmp_path: Path) -> None:
