@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.evaluation.material import SELECT
@@ -121,9 +122,13 @@ def read_run(folder: Path) -> OneRun:
     if summary is None:
         raise UserError(f"{folder}: found no {SUMMARY}, so the run has not ended; --resume finishes it")
     try:
-        told = {key: summary[key] for key in ("status", "rounds", "communication", "epsilon", "wall_s")}
+        status, done, wall_s = str(summary["status"]), int(summary["rounds"]), float(summary["wall_s"])
+        up_bytes, down_bytes = (int(summary["communication"][key]) for key in ("up_bytes", "down_bytes"))
+        promised = None if summary["epsilon"] is None else guarantee(summary)
     except KeyError as error:
         raise UserError(f"{folder / SUMMARY}: found no {error}; the file is damaged") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder / SUMMARY}: cannot be read ({printable(error)}); the file is damaged") from None
     metrics, known = read_metrics(folder), recorded(folder)
     split, held_out = _partition(folder)
     values, curves, of_clients = {}, {}, False
@@ -143,18 +148,18 @@ def read_run(folder: Path) -> OneRun:
         folder=folder,
         seed=int(settings["seed"]),
         settings=settings,
-        status=str(told["status"]),
-        rounds=int(told["rounds"]),
+        status=status,
+        rounds=done,
         values=values,
         curves={name: curve for name, curve in curves.items() if "/" not in name},
         untrained={name: curve[0] for name, curve in curves.items() if 0 in curve},
         pixels=pixels,
-        up_bytes=int(told["communication"]["up_bytes"]),
-        down_bytes=int(told["communication"]["down_bytes"]),
+        up_bytes=up_bytes,
+        down_bytes=down_bytes,
         sent=bytes_until(read_communication(folder)),
         virtual_s=virtual_seconds(metrics),
-        guarantee=guarantee(summary),
-        wall_s=float(told["wall_s"]),
+        guarantee=promised,
+        wall_s=wall_s,
         rounds_s=rounds_s(metrics),
         split=split,
         of_clients=of_clients,
@@ -190,12 +195,16 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _partition(folder: Path) -> tuple[str | None, HeldOutImages | None]:
     """A digest of who holds which images: client, split and index of every row of ``partition.parquet``; and which of
-    them are held out to choose by.
+    them are held out to choose by. Raises UserError for a damaged file.
     """
     path = folder / "partition.parquet"
     if not path.is_file():
         return None, None
-    rows = pq.read_table(path, columns=["client", "split", "index", "label"])
+    try:
+        rows = pq.read_table(path, columns=["client", "split", "index", "label"])
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read ({reason}); the run's records are damaged there") from None
     rows = rows.sort_by([(name, "ascending") for name in ("client", "index")])
     digest = hashlib.sha256()
     digest.update(np.asarray(pc.fill_null(rows["client"], -1), np.int32).tobytes())
