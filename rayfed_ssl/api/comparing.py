@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from rayfed_ssl.api.arguments import as_text, check_callable, check_count, check_flag
-from rayfed_ssl.api.call_arguments import dotted
+from rayfed_ssl.api.call_arguments import as_changes
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run
 from rayfed_ssl.api.process_state import Listener, OnProgress, executor_named, surroundings
@@ -109,8 +108,11 @@ def compare(
 
     where, allowed = executor_named(executor), "methods with base, one file of variants, or runs and run folders"
     _check(base, seeds, out, on_progress, {"resume": resume, "skip_unfit": skip_unfit, "progress": progress})
-    names = [os.fspath(one.folder) if isinstance(one, Run) else as_text(one, "compare", allowed) for one in what]
-    changes = [f"{key}={json.dumps(value)}" for key, value in dotted(overrides).items()]
+    names = [
+        os.fspath(one.folder) if isinstance(one, Run) else os.path.expanduser(as_text(one, "compare", allowed))
+        for one in what
+    ]
+    changes = as_changes(overrides)
     with python_words(), surroundings(where):
         measure = None if select is None else named(select)  # a wrong one is said before anything runs
         request = of_request(

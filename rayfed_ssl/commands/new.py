@@ -25,7 +25,7 @@ def new(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path(),
 ) -> None:
     """Write NAME.py, a whole file to change, and test_NAME.py, its test. Files that exist are never written over."""
-    file, test = begin(kind, name, out)
+    file, test = begin(kind, name, out.expanduser())
     use = Template(STARTERS[kind].run).substitute(name=name)
     print(f"{kind.ljust(9)}  {file}")
     print(f"test       {test}")
