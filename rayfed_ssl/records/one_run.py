@@ -26,7 +26,7 @@ from rayfed_ssl.records.outcomes import ImageShares, read_outcomes
 from rayfed_ssl.records.same_images import have_other_images
 from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds, void_rounds
 from rayfed_ssl.records.summary_file import SUMMARY, read_summary
-from rayfed_ssl.records.tables import bytes_until, read_communication, read_metrics
+from rayfed_ssl.records.tables import bytes_until, last_until, read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
 HOUR_S = 3600.0
@@ -55,7 +55,7 @@ class OneRun:
     pixels: dict[str, float]
     up_bytes: int
     down_bytes: int
-    sent: dict[int, int]  # bytes up and down until the end of each round
+    sent: dict[int, int]  # bytes up and down until the end of each round, ascending as all here that is by round
     virtual_s: Curve  # seconds of the clients' clock until the end of each round; empty without one
     guarantee: Guarantee | None
     wall_s: float  # of the whole run
@@ -103,12 +103,12 @@ class OneRun:
 
     def bytes_until(self, round: int) -> int:
         """Bytes up and down until the end of ``round``."""
-        return max((count for t, count in self.sent.items() if t <= round), default=0)
+        return last_until(self.sent, round) or 0
 
     def hours_until(self, round: int) -> float | None:
         """Hours of the virtual clock until the end of ``round``; None without a clock."""
-        known = [seconds for t, seconds in self.virtual_s.items() if t <= round]
-        return max(known) / HOUR_S if known else None
+        seconds = last_until(self.virtual_s, round)
+        return None if seconds is None else seconds / HOUR_S
 
 
 def read_run(folder: Path) -> OneRun:
