@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.user_error import UserError
 from rayfed_ssl.commands.templates import STARTERS, Kind
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")

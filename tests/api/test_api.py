@@ -58,8 +58,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> rayfed_ssl.Run:
 # -- the package -------------------------------------------------------------------------------------------------------
 
 
-def test_importing_the_package_imports_neither_torch_nor_pydantic() -> None:
-    code = "import rayfed_ssl, sys; rayfed_ssl.__all__; print({'torch', 'pydantic', 'numpy'} & set(sys.modules))"
+@pytest.mark.parametrize("module", ["rayfed_ssl", "rayfed_ssl.cli"])
+def test_importing_the_package_or_the_command_line_imports_neither_torch_nor_pydantic(module: str) -> None:
+    code = f"import {module}, sys; print({{'torch', 'pydantic', 'numpy'}} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
