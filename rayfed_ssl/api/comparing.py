@@ -106,13 +106,9 @@ def compare(
         refuse_shadows()
     from tune.request import of_request
 
-    where, allowed = executor_named(executor), "methods with base, one file of variants, or runs and run folders"
+    where = executor_named(executor)
     _check(base, seeds, out, on_progress, {"resume": resume, "skip_unfit": skip_unfit, "progress": progress})
-    names = [
-        os.fspath(one.folder) if isinstance(one, Run) else os.path.expanduser(as_text(one, "compare", allowed))
-        for one in what
-    ]
-    changes = as_changes(overrides)
+    names, changes = [_named(one) for one in what], as_changes(overrides)
     with python_words(), surroundings(where):
         measure = None if select is None else named(select)  # a wrong one is said before anything runs
         request = of_request(
@@ -131,6 +127,12 @@ def compare(
         raise UserError(f"compare: no run is complete, {outcome.failed} failed, {outcome.left} are left; resume=True "
                         "continues")  # fmt: skip
     return Compared(outcome.comparison, request.out, outcome.left, outcome.failed, outcome.selection)
+
+
+def _named(one: str | os.PathLike[str] | Run) -> str:
+    """A method, a file of variants, or a run's folder, as text. Raises UserError for what is none."""
+    allowed = "methods with base, one file of variants, or runs and run folders"
+    return os.fspath(one.folder) if isinstance(one, Run) else os.path.expanduser(as_text(one, "compare", allowed))
 
 
 def _check(base: object, seeds: object, out: object, on_progress: OnProgress | None, flags: dict[str, bool]) -> None:

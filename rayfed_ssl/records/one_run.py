@@ -121,14 +121,7 @@ def read_run(folder: Path) -> OneRun:
     summary = read_summary(folder)
     if summary is None:
         raise UserError(f"{folder}: found no {SUMMARY}, so the run has not ended; --resume finishes it")
-    try:
-        status, done, wall_s = str(summary["status"]), int(summary["rounds"]), float(summary["wall_s"])
-        up_bytes, down_bytes = (int(summary["communication"][key]) for key in ("up_bytes", "down_bytes"))
-        promised = None if summary["epsilon"] is None else guarantee(summary)
-    except KeyError as error:
-        raise UserError(f"{folder / SUMMARY}: found no {error}; the file is damaged") from None
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{folder / SUMMARY}: cannot be read ({printable(error)}); the file is damaged") from None
+    told = _told(folder / SUMMARY, summary)
     metrics, known = read_metrics(folder), recorded(folder)
     split, held_out = _partition(folder)
     values, curves, of_clients = {}, {}, False
@@ -148,18 +141,12 @@ def read_run(folder: Path) -> OneRun:
         folder=folder,
         seed=int(settings["seed"]),
         settings=settings,
-        status=status,
-        rounds=done,
         values=values,
         curves={name: curve for name, curve in curves.items() if "/" not in name},
         untrained={name: curve[0] for name, curve in curves.items() if 0 in curve},
         pixels=pixels,
-        up_bytes=up_bytes,
-        down_bytes=down_bytes,
         sent=bytes_until(read_communication(folder)),
         virtual_s=virtual_seconds(metrics),
-        guarantee=promised,
-        wall_s=wall_s,
         rounds_s=rounds_s(metrics),
         split=split,
         of_clients=of_clients,
@@ -172,7 +159,24 @@ def read_run(folder: Path) -> OneRun:
         held_out=held_out,
         void_rounds=void_rounds(metrics),
         by_client={tag: of for tag, of in by_client.items() if of},
+        **told,
     )
+
+
+def _told(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary has of a :class:`OneRun`, by its fields. Raises UserError for what a run does not write there."""
+    try:
+        return {
+            "status": str(summary["status"]),
+            "rounds": int(summary["rounds"]),
+            "wall_s": float(summary["wall_s"]),
+            "guarantee": None if summary["epsilon"] is None else guarantee(summary),
+            **{key: int(summary["communication"][key]) for key in ("up_bytes", "down_bytes")},
+        }
+    except KeyError as error:
+        raise UserError(f"{path}: found no {error}; the file is damaged") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({printable(error)}); the file is damaged") from None
 
 
 def _images(summary: Mapping[str, Any], key: str) -> int | None:
