@@ -60,16 +60,17 @@ class ProgressLog:
             self._lines.append(progress)
             self.round = progress.round
 
-    def since(self, count: int) -> list[Progress]:
-        """The lines after the first ``count``, as far as they are kept. The caller has the earlier ones, if this
-        process gave them: a reader of a driver that was restarted counts the lines of the one before.
+    def since(self, count: int) -> tuple[list[Progress], int]:
+        """The lines after the first ``count``, as far as they are kept, and how many were reported by now. The caller
+        has the earlier ones, if this process gave them: a reader of a driver that was restarted counts the lines of
+        the one before.
         """
         with self._lock:
             for _ in range(min(count, self._given) - self._before):
                 self._lines.popleft()
                 self._before += 1
             self._given = self._before + len(self._lines)
-            return list(self._lines)[max(count - self._before, 0) :]
+            return list(self._lines)[max(count - self._before, 0) :], self._given
 
 
 class Driver:
@@ -168,7 +169,7 @@ class Driver:
 
     def progress(self, since: int = 0) -> Update:
         """What was reported after the first ``since`` lines, which the reader has, and where the run stands."""
-        return Update(self.process, self.reported.since(since), self.status, self.result)
+        return Update(self.process, *self.reported.since(since), self.status, self.result)
 
     def state(self) -> tuple[str, int]:
         """Where it stands: ``Update``'s status, and the round that it is at."""

@@ -210,13 +210,13 @@ def follow(
                 update = _looked(driver, 0)  # its list started anew; if that look fails, the next one comes here again
             if update is None:
                 if over:
-                    return Update(process, [], "failed")
+                    return Update(process, [], seen, "failed")
                 continue
             if update.process != process:
                 process, seen = update.process, 0
             for item in update.progress:
                 report(item)
-            seen += len(update.progress)
+            seen = update.through  # not as many as were told: of a detached run only the newest lines are kept
             if over or until() or (finished is None and update.status in ("done", "failed")):
                 return update
         except KeyboardInterrupt:

@@ -23,6 +23,7 @@ class Update:
 
     process: str  # changes when the driver was restarted: its progress begins anew
     progress: list[Progress]
+    through: int  # how many lines had been reported by then: the next look asks for those after them
     status: str  # waiting | running | done | failed
     result: Any = None  # the summary, or the exception
 

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.user_error import UserError
 from rayfed_ssl.commands.compare import compare
 from rayfed_ssl.commands.config import config
 from rayfed_ssl.commands.detached import attach, stop

@@ -370,6 +370,17 @@ def test_a_file_system_never_shows_half_a_file(tmp_path: Path) -> None:
     }
 
 
+def test_encoders_that_the_folder_had_and_has_no_more_are_removed(tmp_path: Path) -> None:
+    """Those of a run that goes on."""
+    work = tmp_path / "work"
+    write(work, "notes", "encoder/global.json")
+    mirror = Mirror(work, f"file://{tmp_path}/run")
+    mirror.push()
+    (work / "encoder/global.json").unlink()
+    mirror.push()
+    assert set(files(f"file://{tmp_path}/run")) == {"notes"}
+
+
 def test_nothing_else_is_removed_with_the_rest_of_a_cut_off_copy(tmp_path: Path) -> None:
     work, there = tmp_path / "work", tmp_path / "run"
     write(there, "encoder/.global.json.copying", "encoder/client-00001.json", ".hidden")

@@ -12,6 +12,8 @@ from pydantic import Field, model_validator
 from rayfed_ssl.base.schema import Block
 
 DIGITS = 6  # significant ones of a number drawn from a range
+WIDEST = 1e308  # ends of a range that numbers can be drawn from
+INT64 = 2**63 - 1  # the largest whole number that is drawn is less
 
 
 class Dimension(Block):
@@ -43,6 +45,10 @@ class Dimension(Block):
             raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
         if self.values is None:
             low, high = self.bounds
+            if self.randint and max(-low, high) >= INT64:
+                raise ValueError(f"randint: found [{low}, {high}]; must be numbers of 64 bits")
+            if self.uniform and high - low > WIDEST:
+                raise ValueError(f"uniform: found [{low:g}, {high:g}]; must be at most {WIDEST:g} apart")
             if not low < high or (self.loguniform and low <= 0):
                 allowed = "[lower, higher], above 0" if self.loguniform else "[lower, higher]"
                 raise ValueError(f"{given[0]}: found [{low:g}, {high:g}]; must be {allowed}")

@@ -240,9 +240,9 @@ def run_comparison(
         stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
     Raises:
         UserError: nothing fits, the folder or the resources cannot be used, or another command works in the folder;
-            nothing is half-written.
+            nothing is half-written. Or the disk takes no more.
     """
-    from tune.sweep import examine, run_trials, say_first, say_unlocked
+    from tune.sweep import examine, full_disk_in_one_line, run_trials, say_first, say_unlocked
 
     folder = folder.absolute()
     if not variants.points:
@@ -252,7 +252,7 @@ def run_comparison(
     def on_begin() -> None:
         _dump(variants, folder)
 
-    with claimed(folder) as why_not:
+    with full_disk_in_one_line(folder), claimed(folder) as why_not:
         _examine(variants, folder, resume)
         examine(sweep, folder, resume)
         configs = [config for _, config in sweep.check()]

@@ -233,13 +233,16 @@ def measured_by(config: RunConfig, kind: str) -> list[str]:
 
 def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
     """What chooses where a sweep's file does not say: effective rank where its runs read no labels, held-out images
-    where they have any, else ``accuracy.knn``, which is of test images.
+    where they have any, else ``accuracy.knn``, which is of test images. Nothing has looked at the runs' blocks yet:
+    what is none is refused as their configs are built.
     """
     run = configfile.merge(document, overrides)
-    if (run.get("data") or {}).get("tasks") is not None:
+    data, evaluation = (known if isinstance(known := run.get(name), Mapping) else {} for name in ("data", "evaluation"))
+    if data.get("tasks") is not None:
         return "select.task"
-    evaluation = run.get("evaluation") or {}
-    protocols = evaluation.get("protocols") or ["knn"]
+    named = evaluation.get("protocols")
+    protocols = [name for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
+    protocols = protocols or ["knn"]
     if not any(getattr(PROTOCOLS.get(name), "needs_labels", False) for name in protocols) and "rank" in protocols:
         return "features.rankme"
     if evaluation.get("select") is None:
@@ -296,11 +299,11 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
         block, _, rest = key.partition(".")
         if block in KEYED and (rest or isinstance(value, Mapping)):
             given = value if isinstance(value, Mapping) and not rest else {rest: value}
-            document[block] = {**(document.get(block) or {}), **given}
+            _add(document, block, given)
         elif block in SweepConfig.model_fields:
             document = configfile.merge(document, {key: value}, tagged=("scheduler",))
         elif block in RunConfig.model_fields:
-            document["overrides"] = {**(document.get("overrides") or {}), key: value}
+            _add(document, "overrides", {key: value})
         else:
             known = [*SweepConfig.model_fields, *RunConfig.model_fields]
             allowed = f"{', '.join(SweepConfig.model_fields)}, or of its runs: {', '.join(RunConfig.model_fields)}"
@@ -314,6 +317,13 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
     chosen = {} if "metric" in document else {"metric": default_metric(resolved, overrides)}
     settings = configfile.validate(SweepConfig, {**document, **chosen}, origin=str(path))
     return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})", imports)
+
+
+def _add(document: dict[str, Any], block: str, given: Mapping[str, Any]) -> None:
+    """Put keys into a block of the file; a block that is no mapping stays as it is, to be refused with the file."""
+    known = document.get(block) or {}
+    if isinstance(known, Mapping):
+        document[block] = {**known, **given}
 
 
 def read_base(base: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Extension, ...], dict[str, Any]]:

@@ -95,6 +95,7 @@ def of_request(
         raise UserError(f"--out: found {out}; a comparison lies in a folder of this machine or of shared storage")
     changes = [item for item in what if "=" in item and not Path(item).exists()]
     names = [item for item in what if item not in changes]
+    base = None if base is None else base.expanduser()
     file = Path(names[0]) if len(names) == 1 and names[0].endswith(YAML) else None
     if base is None and file is None and resume and (begun := _begun(names, out)) is not None:
         file, out = begun / FILE, begun

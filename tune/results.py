@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,7 @@ class Results:
     @property
     def counts(self) -> dict[str, int]:
         """How many trials are complete, stopped (by the scheduler), diverged, failed, waiting."""
-        found: dict[str, int] = {}
-        for row in self.rows:
-            found[row["status"]] = found.get(row["status"], 0) + 1
-        return found
+        return Counter(row["status"] for row in self.rows)
 
     @property
     def left(self) -> int:
@@ -71,7 +69,14 @@ class Results:
 
     def of(self, configuration: int) -> list[Row]:
         """The rows of one configuration, a repeat each."""
-        return [row for row in self.rows if row["configuration"] == configuration]
+        return self._by_configuration[configuration]
+
+    @cached_property
+    def _by_configuration(self) -> dict[int, list[Row]]:
+        found: dict[int, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row["configuration"], []).append(row)
+        return found
 
 
 def collect(sweep: Sweep, book: Book) -> Results:

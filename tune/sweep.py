@@ -8,12 +8,14 @@ OUT/results.parquet  best.yaml  choice.json  figures/parallel.png
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +76,10 @@ def run_sweep(
         num_cpus, num_gpus: what an instance of Ray of our own pretends to have.
     Raises:
         UserError: a key, a value, the folder or the resources cannot be used, or another command works in the folder;
-            nothing is half-written. Or no trial found a place within ``resources.wait_s``.
+            nothing is half-written. Or no trial found a place within ``resources.wait_s``, or the disk takes no more.
     """
     refuse_uri(folder)
-    with claimed(folder) as why_not:
+    with full_disk_in_one_line(folder), claimed(folder) as why_not:
         examine(sweep, folder, resume)
         folder = folder.absolute()
         begun = (folder / "trials.json").exists()  # then a trial that the images refuse has failed, and is kept so
@@ -91,6 +93,19 @@ def run_sweep(
             sweep, folder, first, say=say, stopping=stopping, address=address, num_cpus=num_cpus, num_gpus=num_gpus
         )
         return collect(sweep, book)
+
+
+@contextlib.contextmanager
+def full_disk_in_one_line(folder: Path) -> Iterator[None]:
+    """Turn the error of a disk that takes no more into one line, which says how to go on. Raises UserError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"--out: cannot write into {folder} ({os.strerror(error.errno)}); make room: --resume goes on"
+        ) from error
 
 
 def refuse_unfit(sweep: Sweep, trials: Sequence[tuple[Point, RunConfig]]) -> None:

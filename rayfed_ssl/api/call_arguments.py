@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -30,6 +31,14 @@ def dotted(overrides: Mapping[str, object]) -> dict[str, object]:
         else:
             found[key] = plain(value)
     return found
+
+
+def as_changes(overrides: Mapping[str, object], block: str = "") -> list[str]:
+    """Keyword arguments as the command line has them, ``key=value``; the keys are those of ``block``, if one is named.
+    Values are JSON, with letters as they are: YAML reads no escaped halves of a letter.
+    """
+    before, changes = f"{block}." if block else "", dotted(overrides).items()
+    return [f"{before}{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in changes]
 
 
 def plain(value: object) -> object:

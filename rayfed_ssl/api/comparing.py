@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from rayfed_ssl.api.arguments import as_text, check_callable, check_count, check_flag
-from rayfed_ssl.api.call_arguments import dotted
+from rayfed_ssl.api.call_arguments import as_changes
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.folder import Run
 from rayfed_ssl.api.process_state import Listener, OnProgress, executor_named, surroundings
@@ -107,10 +106,9 @@ def compare(
         refuse_shadows()
     from tune.request import of_request
 
-    where, allowed = executor_named(executor), "methods with base, one file of variants, or runs and run folders"
+    where = executor_named(executor)
     _check(base, seeds, out, on_progress, {"resume": resume, "skip_unfit": skip_unfit, "progress": progress})
-    names = [os.fspath(one.folder) if isinstance(one, Run) else as_text(one, "compare", allowed) for one in what]
-    changes = [f"{key}={json.dumps(value)}" for key, value in dotted(overrides).items()]
+    names, changes = [_named(one) for one in what], as_changes(overrides)
     with python_words(), surroundings(where):
         measure = None if select is None else named(select)  # a wrong one is said before anything runs
         request = of_request(
@@ -129,6 +127,12 @@ def compare(
         raise UserError(f"compare: no run is complete, {outcome.failed} failed, {outcome.left} are left; resume=True "
                         "continues")  # fmt: skip
     return Compared(outcome.comparison, request.out, outcome.left, outcome.failed, outcome.selection)
+
+
+def _named(one: str | os.PathLike[str] | Run) -> str:
+    """A method, a file of variants, or a run's folder, as text. Raises UserError for what is none."""
+    allowed = "methods with base, one file of variants, or runs and run folders"
+    return os.fspath(one.folder) if isinstance(one, Run) else os.path.expanduser(as_text(one, "compare", allowed))
 
 
 def _check(base: object, seeds: object, out: object, on_progress: OnProgress | None, flags: dict[str, bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -14,7 +13,7 @@ from typing import Any, overload
 import pyarrow as pa
 
 from rayfed_ssl.api.arguments import Images, as_text, check_count, check_flag, in_one_word
-from rayfed_ssl.api.call_arguments import asked, dotted
+from rayfed_ssl.api.call_arguments import as_changes, asked
 from rayfed_ssl.api.encoder import ImageEncoder, encoder_of
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.process_state import OnProgress, carry_out, surroundings
@@ -128,7 +127,7 @@ class Run:
             as_text(protocol, "protocols", "names of protocols, each an argument of its own")
         check_flag(exclude_trained, "exclude_trained")
         data = None if data is None else in_one_word(data)
-        changes = [f"evaluation.{key}={json.dumps(value)}" for key, value in dotted(settings).items()]
+        changes = as_changes(settings, "evaluation")
         with python_words(), surroundings(Executor.local):
             renew = renewing(self.uri, self.folder, FILE)
             found = reevaluate(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_ssl.api.arguments import Images, Place, as_text, check_callable, check_count, check_flag, in_one_word
-from rayfed_ssl.api.call_arguments import dotted
+from rayfed_ssl.api.call_arguments import as_changes
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.api.process_state import surroundings
 from rayfed_ssl.api.python_messages import python_words
@@ -89,7 +88,7 @@ def audited(
     check_count(images, "images")
     if images < LEAST:
         raise UserError(f"images: found {images}; must be {LEAST} or more")
-    changes = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in dotted(moved).items()]
+    changes = as_changes(moved)
     with python_words(), surroundings(Executor.local):
         return leak(run, round, _clients(client), images, changes=changes, trust_imports=True).document
 

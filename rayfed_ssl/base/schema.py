@@ -12,10 +12,12 @@ import inspect
 import sys
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
+
+from rayfed_ssl.base.user_error import UserError as UserError  # for who has both from here
 
 
 class Block(BaseModel):
@@ -76,18 +78,3 @@ def _in_source(source: str) -> dict[str, dict[str, str]]:
         for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef)
     }
-
-
-class UserError(Exception):
-    """Something the user can mend. The text is one line: the key or file, what was found, what is allowed.
-
-    The command line prints it without a traceback and exits with status 2. Where the line says to set a key of the
-    block that names the images, ``to_set`` is that key, such as ``layout``.
-    """
-
-    to_set: str | None = None
-
-    def setting(self, key: str | None) -> Self:
-        """This error, with ``to_set``. (A constructor of its own would not come through from another process.)"""
-        self.to_set = key
-        return self

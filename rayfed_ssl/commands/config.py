@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
 
 
 class File(StrEnum):
@@ -19,8 +18,8 @@ class File(StrEnum):
     comparison = "comparison"
 
 
-def schema_of(file: File) -> type[BaseModel]:
-    """The schema of a file."""
+def schema_of(file: File) -> type[Any]:
+    """The schema of a file, a pydantic model."""
     if file is File.run:
         from rayfed_ssl.config import RunConfig
 

@@ -36,7 +36,7 @@ def embed(
     from rayfed_ssl.terminal.counting import Counter
     from rayfed_ssl.terminal.progress import console
 
-    screen = console()
+    screen, out = console(), out.expanduser()
     encoder = run_encoder(run, client, trust_imports=trust_imports)
     with Counter(screen, "images") as counter:
         found = embedding.embed(

@@ -33,7 +33,7 @@ def export(
 
     check_form(to)
     encoder = run_encoder(run, client, trust_imports=trust_imports)
-    found = exporting(encoder, to, out, licence)
+    found = exporting(encoder, to, None if out is None else out.expanduser(), licence)
     lines = {
         "exported": f"{encoder.architecture}, {encoder.module.dim} features, {encoder.file.stem}",
         "folder": str(found.folder),

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.user_error import UserError
 
 RUNS = Path("runs")
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.user_error import UserError
 from rayfed_ssl.commands.templates import STARTERS, Kind
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
@@ -25,7 +25,7 @@ def new(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path(),
 ) -> None:
     """Write NAME.py, a whole file to change, and test_NAME.py, its test. Files that exist are never written over."""
-    file, test = begin(kind, name, out)
+    file, test = begin(kind, name, out.expanduser())
     use = Template(STARTERS[kind].run).substitute(name=name)
     print(f"{kind.ljust(9)}  {file}")
     print(f"test       {test}")
@@ -56,11 +56,15 @@ def begin(kind: Kind, name: str, folder: Path) -> tuple[Path, Path]:
             raise UserError(f"{path}: found a file, which is not written over; choose another NAME, or another --out")
     if importlib.util.find_spec(name) is not None:
         raise UserError(f"NAME: found {name!r}, a Python module that {name}.py would hide; must be another name")
+    written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, STARTERS[kind].files(name), strict=True):
             with path.open("x", encoding="utf-8") as file:
+                written.append(path)
                 file.write(text)
     except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
         raise UserError(f"--out: cannot write to {folder} ({error.strerror}); name a folder you may write to") from None
     return paths

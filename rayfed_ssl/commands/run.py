@@ -9,7 +9,7 @@ import typer
 
 from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.base.lazy import importing
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.user_error import UserError
 from rayfed_ssl.commands.ending import ended, exit_status
 from rayfed_ssl.terminal.signals import stop_signals
 

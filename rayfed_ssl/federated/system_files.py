@@ -26,11 +26,12 @@ def read_table(path: Path, key: str) -> pa.Table:
 
 
 def column(table: pa.Table, name: str, path: Path, key: str) -> np.ndarray:
-    """A column of ``table`` as float64. Raises UserError where the column is missing, holds no numbers, or holds NaN or
-    infinity.
+    """A column of ``table`` as float64. Raises UserError where the column is missing or there more than once, holds no
+    numbers, or holds NaN or infinity.
     """
-    if name not in table.column_names:
-        raise UserError(f"{key}: found no column {name} in {path}; it has {', '.join(table.column_names)}")
+    if (times := table.column_names.count(name)) != 1:
+        found = f"{times} columns" if times else "no column"
+        raise UserError(f"{key}: found {found} {name} in {path}; it has {', '.join(table.column_names)}")
     try:
         values = np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
     except pa.ArrowException:

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
+from matplotlib.text import Text
 from PIL import Image
 
 from rayfed_ssl.base.files import replace_file
@@ -143,12 +144,14 @@ def client_matrix(values: np.ndarray, rows: str, columns: str, names: Sequence[s
 
 
 def short(name: str) -> str:
-    """A name as a label: at most 24 characters, and no mathematics that matplotlib would set."""
-    return printable(name, 24).replace("$", r"\$")
+    """A name as a label: at most 24 characters."""
+    return printable(name, 24)
 
 
 def pixels(figure: Figure) -> np.ndarray:
-    """The drawn figure as (H, W, 3) uint8."""
+    """The drawn figure as (H, W, 3) uint8. No text is taken for mathematics: names may hold dollar signs."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.array(canvas.buffer_rgba())[..., :3]
@@ -203,17 +206,9 @@ def _stacked(counts: np.ndarray, class_names: Sequence[str], client_names: Seque
     clients, classes = counts.shape
     figure = _figure(7.5, max(1.4 + 0.32 * clients, 1.2 + 0.22 * classes))
     axes = figure.add_subplot()
-    left = np.zeros(clients)
-    for column, name, colour in zip(counts.T, class_names, _colours(classes), strict=True):
-        axes.barh(
-            np.arange(clients),
-            column,
-            left=left,
-            height=0.78 * min(1.0, (clients + 1) / 4),
-            color=colour,
-            label=name,
-            linewidth=0,
-        )
+    left, bars, height = np.zeros(clients), [], 0.78 * min(1.0, (clients + 1) / 4)
+    for column, colour in zip(counts.T, _colours(classes), strict=True):
+        bars.append(axes.barh(np.arange(clients), column, left=left, height=height, color=colour, linewidth=0))
         left = left + column
     for client, total in enumerate(left):
         axes.annotate(
@@ -225,8 +220,8 @@ def _stacked(counts: np.ndarray, class_names: Sequence[str], client_names: Seque
     axes.set_xlim(0, max(float(left.max()), 1.0) * 1.08)
     axes.set_title("Labels by client", loc="left", fontsize=11)
     _bare(axes)
-    handles, names = axes.get_legend_handles_labels()
-    axes.legend(handles, names, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
+    shown = [short(name) for name in class_names]  # given as they are: the legend leaves out a label that begins with _
+    axes.legend(bars, shown, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
     return figure
 
 
@@ -249,7 +244,8 @@ def _mapped(counts: np.ndarray, class_names: Sequence[str], client_names: Sequen
     drawn = share.imshow(shares.T, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
     share.set(xlabel="client" if clients <= NAMED else "clients by most frequent class", ylabel="class")
     step = -(-classes // 30)
-    share.set_yticks(range(0, classes, step), list(class_names)[::step], fontsize=8 if classes <= 30 else 7)
+    shown = [short(name) for name in class_names[::step]]
+    share.set_yticks(range(0, classes, step), shown, fontsize=8 if classes <= 30 else 7)
     if client_names is not None and clients <= NAMED // 4:
         share.set_xticks(range(clients), [short(name) for name in client_names], rotation=90, fontsize=6)
     else:

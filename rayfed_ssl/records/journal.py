@@ -122,10 +122,6 @@ class Journal:
         """An image (H, W, 3) uint8 in TensorBoard."""
         self._board.image(tag, image, round)
 
-    def histogram(self, tag: str, values: np.ndarray, round: int) -> None:
-        """The distribution of ``values`` in TensorBoard."""
-        self._board.histogram(tag, values, round)
-
     def commit(self, round: int) -> None:
         """Write everything recorded so far as the parts of ``round``, atomically.
 

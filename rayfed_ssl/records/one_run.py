@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.evaluation.material import SELECT
@@ -25,7 +26,7 @@ from rayfed_ssl.records.outcomes import ImageShares, read_outcomes
 from rayfed_ssl.records.same_images import have_other_images
 from rayfed_ssl.records.summary import PIXELS, history, rounds_s, virtual_seconds, void_rounds
 from rayfed_ssl.records.summary_file import SUMMARY, read_summary
-from rayfed_ssl.records.tables import bytes_until, read_communication, read_metrics
+from rayfed_ssl.records.tables import bytes_until, last_until, read_communication, read_metrics
 from rayfed_ssl.settings import files as configfile
 
 HOUR_S = 3600.0
@@ -54,7 +55,7 @@ class OneRun:
     pixels: dict[str, float]
     up_bytes: int
     down_bytes: int
-    sent: dict[int, int]  # bytes up and down until the end of each round
+    sent: dict[int, int]  # bytes up and down until the end of each round, ascending as all here that is by round
     virtual_s: Curve  # seconds of the clients' clock until the end of each round; empty without one
     guarantee: Guarantee | None
     wall_s: float  # of the whole run
@@ -102,12 +103,12 @@ class OneRun:
 
     def bytes_until(self, round: int) -> int:
         """Bytes up and down until the end of ``round``."""
-        return max((count for t, count in self.sent.items() if t <= round), default=0)
+        return last_until(self.sent, round) or 0
 
     def hours_until(self, round: int) -> float | None:
         """Hours of the virtual clock until the end of ``round``; None without a clock."""
-        known = [seconds for t, seconds in self.virtual_s.items() if t <= round]
-        return max(known) / HOUR_S if known else None
+        seconds = last_until(self.virtual_s, round)
+        return None if seconds is None else seconds / HOUR_S
 
 
 def read_run(folder: Path) -> OneRun:
@@ -120,10 +121,7 @@ def read_run(folder: Path) -> OneRun:
     summary = read_summary(folder)
     if summary is None:
         raise UserError(f"{folder}: found no {SUMMARY}, so the run has not ended; --resume finishes it")
-    try:
-        told = {key: summary[key] for key in ("status", "rounds", "communication", "epsilon", "wall_s")}
-    except KeyError as error:
-        raise UserError(f"{folder / SUMMARY}: found no {error}; the file is damaged") from None
+    told = _told(folder / SUMMARY, summary)
     metrics, known = read_metrics(folder), recorded(folder)
     split, held_out = _partition(folder)
     values, curves, of_clients = {}, {}, False
@@ -143,18 +141,12 @@ def read_run(folder: Path) -> OneRun:
         folder=folder,
         seed=int(settings["seed"]),
         settings=settings,
-        status=str(told["status"]),
-        rounds=int(told["rounds"]),
         values=values,
         curves={name: curve for name, curve in curves.items() if "/" not in name},
         untrained={name: curve[0] for name, curve in curves.items() if 0 in curve},
         pixels=pixels,
-        up_bytes=int(told["communication"]["up_bytes"]),
-        down_bytes=int(told["communication"]["down_bytes"]),
         sent=bytes_until(read_communication(folder)),
         virtual_s=virtual_seconds(metrics),
-        guarantee=guarantee(summary),
-        wall_s=float(told["wall_s"]),
         rounds_s=rounds_s(metrics),
         split=split,
         of_clients=of_clients,
@@ -167,7 +159,24 @@ def read_run(folder: Path) -> OneRun:
         held_out=held_out,
         void_rounds=void_rounds(metrics),
         by_client={tag: of for tag, of in by_client.items() if of},
+        **told,
     )
+
+
+def _told(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary has of a :class:`OneRun`, by its fields. Raises UserError for what a run does not write there."""
+    try:
+        return {
+            "status": str(summary["status"]),
+            "rounds": int(summary["rounds"]),
+            "wall_s": float(summary["wall_s"]),
+            "guarantee": None if summary["epsilon"] is None else guarantee(summary),
+            **{key: int(summary["communication"][key]) for key in ("up_bytes", "down_bytes")},
+        }
+    except KeyError as error:
+        raise UserError(f"{path}: found no {error}; the file is damaged") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({printable(error)}); the file is damaged") from None
 
 
 def _images(summary: Mapping[str, Any], key: str) -> int | None:
@@ -190,12 +199,16 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _partition(folder: Path) -> tuple[str | None, HeldOutImages | None]:
     """A digest of who holds which images: client, split and index of every row of ``partition.parquet``; and which of
-    them are held out to choose by.
+    them are held out to choose by. Raises UserError for a damaged file.
     """
     path = folder / "partition.parquet"
     if not path.is_file():
         return None, None
-    rows = pq.read_table(path, columns=["client", "split", "index", "label"])
+    try:
+        rows = pq.read_table(path, columns=["client", "split", "index", "label"])
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read ({reason}); the run's records are damaged there") from None
     rows = rows.sort_by([(name, "ascending") for name in ("client", "index")])
     digest = hashlib.sha256()
     digest.update(np.asarray(pc.fill_null(rows["client"], -1), np.int32).tobytes())

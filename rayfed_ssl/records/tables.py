@@ -13,10 +13,11 @@ last column ``client_name``.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.partition_file import Origin
 from rayfed_ssl.federated.ledger import Booking
 
+Number = TypeVar("Number", int, float)
 _NAME = pa.dictionary(pa.int32(), pa.string())
 METRICS = pa.schema(
     [("round", pa.int32()), ("client", pa.int32()), ("tag", _NAME), ("value", pa.float64()), ("wall_s", pa.float64())]
@@ -186,6 +188,13 @@ def bytes_until(bookings: pa.Table) -> dict[int, int]:
         total += count
         found[t] = total
     return found
+
+
+def last_until(values: Mapping[int, Number], round: int) -> Number | None:
+    """Of values by ascending round that of the last round up to ``round``; None where there is none."""
+    rounds = list(values)
+    place = bisect_right(rounds, round)
+    return values[rounds[place - 1]] if place else None
 
 
 def bookings_table(bookings: Iterable[Booking]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""A run's metrics for TensorBoard: scalars ``group/name``, the config as a text panel, figures and histograms.
+"""A run's metrics for TensorBoard: scalars ``group/name``, the config as a text panel, figures.
 
 The event files stay small: what clients measure has one curve per client up to 64 clients, under its name if it has
 one, and beyond that the mean, the extremes and the quartiles over the clients of the round. Parquet keeps every value
@@ -26,8 +26,6 @@ from rayfed_ssl.records.tables import Metric
 
 summary: Any = untyped  # torch's functions say nothing of types
 CURVES = 64  # the most clients that have a curve of their own
-POWERS = 1e-12 * 1.1 ** np.arange(773)  # up to 1e20
-BINS = np.concatenate([-POWERS[::-1], [0.0], POWERS])  # of histograms: as in TensorFlow
 FILE = re.compile(r"events\.out\.tfevents\.(\d+)\..*")
 
 
@@ -118,13 +116,6 @@ class TensorBoard:
         """``image`` (H, W, 3) uint8."""
         if step >= self._first_step:
             self._file.add(summary.image(tag, image, dataformats="HWC"), step)
-
-    def histogram(self, tag: str, values: np.ndarray, step: int) -> None:
-        """The distribution of the finite values; nothing where there are none."""
-        finite = np.asarray(values, np.float64)
-        finite = finite[np.isfinite(finite)]
-        if finite.size and step >= self._first_step:
-            self._file.add(summary.histogram(tag, finite, BINS), step)
 
     def close(self) -> None:
         self._file.close()

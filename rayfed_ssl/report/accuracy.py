@@ -16,6 +16,7 @@ from rayfed_ssl.base.text import UNITS
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.records.comparison import ordered
 from rayfed_ssl.records.summary import PIXELS
+from rayfed_ssl.records.tables import last_until
 from rayfed_ssl.report.accuracy_table import images_each
 from rayfed_ssl.report.folder import RunFolder
 from rayfed_ssl.report.formats import plural, short
@@ -112,7 +113,7 @@ def _sent(run: RunFolder) -> tuple[Place, str]:
     unit, name = next(((u, n) for u, n in UNITS if total >= u), (1.0, "bytes"))
 
     def until(t: int) -> float | None:
-        return max((count for s, count in run.sent.items() if s <= t), default=0) / unit
+        return (last_until(run.sent, t) or 0) / unit
 
     return until, f"{name} sent, up and down"
 

@@ -41,7 +41,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     spread = f"{sizes.min():,} to {sizes.max():,} images each" if sizes.min() < sizes.max() else f"{sizes[0]:,} each"
     alt = (
         f"Training images by client and class: {plural(len(clients), 'client')}, "
-        f"{plural(len(classes), 'class').replace('classs', 'classes')}, {int(sizes.sum()):,} images, {spread}."
+        f"{len(classes):,} {'class' if len(classes) == 1 else 'classes'}, {int(sizes.sum()):,} images, {spread}."
     )
     few = max(held.shape) <= BUBBLES
     called = [short(run.client_names.get(c, str(c))) for c in clients]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from rayfed_ssl.base.notes import Note, as_notes
@@ -61,20 +62,8 @@ def rehearse(config: RunConfig, federation: Federation) -> tuple[RunParts, list[
     """
     initial = InitialWeights(config, federation)
     lines = initial.notes()
-    parts = assemble(config, federation, _once(initial))
+    parts = assemble(config, federation, cache(initial.__call__))
     parts.server.rehearse(1)
     if parts.clock is not None:
         lines += clock_notes(parts.clock, config, parts.server)
     return parts, lines
-
-
-def _once(initial: InitialWeights) -> Callable[[str], Weights]:
-    """``initial``, each architecture's values made once."""
-    made: dict[str, Weights] = {}
-
-    def values(encoder: str) -> Weights:
-        if encoder not in made:
-            made[encoder] = initial(encoder)
-        return made[encoder]
-
-    return values

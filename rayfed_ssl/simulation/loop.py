@@ -167,7 +167,8 @@ class RunLoop:
                 self.say(self.start, f"checkpoints/{name}: set aside, so that it hides nothing that is saved from now")
             folder.mkdir(parents=True, exist_ok=True)
             if resumed is None or self.start < self.rounds:
-                forget_end(folder)
+                for line in forget_end(folder):
+                    self.say(self.start, line)
             extensions.save(config.extensions, folder)
             configfile.dump(config, folder / "config.yaml")
             self.recorder = Recorder(

@@ -90,6 +90,7 @@ class Recorder:
     def _first_page(self) -> None:
         """What is known before the first round: who holds what, and the configuration."""
         federation, labels = self.federation, self.federation.dataset.train.labels
+        (self.folder / SKIPPED).unlink(missing_ok=True)  # of an earlier attempt, whose images may have been mended
         if skipped := federation.dataset.skipped:
             text = "".join(f"{printable(name)}\n" for name in skipped)
             replace_file(self.folder / SKIPPED, lambda draft: draft.write_text(text, encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,10 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.records.outcomes import ALL as OUTCOMES
 from rayfed_ssl.records.summary_file import SUMMARY, read_summary
+from rayfed_ssl.records.trained_image_digests import ENCODERS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
+from rayfed_ssl.simulation.evaluation_file import FILE as EVALUATED
 from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import refuse_taken
@@ -122,10 +125,15 @@ def has_results(folder: Path) -> bool:
     return summary is not None and summary.get("status") != "diverged"
 
 
-def forget_end(folder: Path) -> None:
-    """Remove what says how the run in ``folder`` had ended, where that is to come again."""
-    for name in (SUMMARY, *OUTCOMES):
+def forget_end(folder: Path) -> list[str]:
+    """Remove what says how the run in ``folder`` had ended, where that is to come again: the summary, the encoders, and
+    what ``rayfed-ssl evaluate`` has measured of them. Returns a line for people where it had.
+    """
+    evaluated = (folder / EVALUATED).exists()
+    for name in (SUMMARY, *OUTCOMES, EVALUATED):
         (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / ENCODERS, ignore_errors=True)
+    return [f"{EVALUATED}: removed, as it is of encoders that are trained further"] if evaluated else []
 
 
 def rounds_in(folder: Path) -> int:

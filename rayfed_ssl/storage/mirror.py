@@ -37,6 +37,7 @@ REPLACED = re.compile(  # where a run also deletes
     r"(checkpoints|metrics\.parquet|communication\.parquet|dropped\.parquet)/.*|events\.out\.tfevents\.[^/]*|"
     rf"outcomes(_untrained|_pixels)?\.parquet|{re.escape(SUMMARY)}|{re.escape(ERROR)}"
 )
+FORGOTTEN = re.compile(r"encoder/.*|evaluation\.json")  # where a run that goes on deletes what it had ended with
 WORK = re.compile(r"(rayfed-ssl-[0-9a-f]{32})\.lock")  # beside a working folder, held while its run lives
 FETCHING, COPYING = ".fetching", ".copying"
 COPIED_BYTES = 1 << 20  # at a time
@@ -162,7 +163,11 @@ class Mirror:
             for path in sorted(new, key=_rank):
                 self._copy(path)
             there = self._remote_files()
-            gone = [path for path in there if path not in here and (REPLACED.fullmatch(path) or _in_part(path))]
+            gone = [
+                path
+                for path in there - here.keys()
+                if REPLACED.fullmatch(path) or _in_part(path) or (path in self.copied and FORGOTTEN.fullmatch(path))
+            ]
             for path in sorted(gone, key=_rank, reverse=True):  # a marker before the files it stands for
                 self.remote.delete_file(f"{self.root}/{path}")
             for folder in {os.path.dirname(path) for path in gone} - {""}:

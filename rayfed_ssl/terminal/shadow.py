@@ -6,8 +6,8 @@ import importlib.util
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.user_error import UserError
 
 PACKAGES = ("actors", "tune")
 

@@ -18,7 +18,7 @@ from actors import follow as following
 from actors.driver import Driver, ProgressLog
 from actors.failures import StateLost
 from actors.follow import run_on_ray
-from actors.order import RESTARTS
+from actors.order import RESTARTS, Update
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
@@ -202,7 +202,7 @@ def test_lost_state_sends_the_run_back_to_its_checkpoint_and_it_says_so(
     )
     assert driver.run() == {"status": "complete"}
     assert resumed == [False, True]
-    assert "state of client 3 lost; going on from the newest checkpoint" in [p.line for p in driver.reported.since(0)]
+    assert "state of client 3 lost; going on from the newest checkpoint" in lines_of(driver.reported, 0)
     assert driver.progress(0).status == "done"
 
 
@@ -239,7 +239,7 @@ def test_errors_that_cannot_travel_become_their_text(monkeypatch: pytest.MonkeyP
 
 
 def lines_of(log: ProgressLog, since: int) -> list[str]:
-    return [progress.line for progress in log.since(since)]
+    return [progress.line for progress in log.since(since)[0]]
 
 
 def test_lines_that_their_reader_has_are_kept_no_longer() -> None:
@@ -268,3 +268,20 @@ def test_of_a_detached_run_the_newest_lines_are_kept() -> None:
         log.append(Progress(number, 9, f"line {number}"))
     assert (lines_of(log, 0), log.round) == (["line 5", "line 6", "line 7"], 7)
     assert lines_of(log, 7) == ["line 7"]
+
+
+def test_who_attaches_late_is_told_each_line_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the newest lines are kept, and more of them may come between two looks than are."""
+    log, came = ProgressLog(kept=3), iter([8, 0, 1, 5, 0])
+
+    def look(driver: Any, since: int) -> Update:
+        for _ in range(new := next(came)):
+            log.append(Progress(log.round + 1, 99, f"line {log.round + 1}"))
+        return Update("it", *log.since(since), "running" if new or log.round < 14 else "done")
+
+    monkeypatch.setattr(following, "_looked", look)
+    monkeypatch.setattr(following, "POLL_S", 0.0)
+    told: list[str] = []
+    driver: Any = None
+    following.follow(driver, lambda progress: told.append(progress.line))
+    assert told == [f"line {number}" for number in (6, 7, 8, 9, 12, 13, 14)]

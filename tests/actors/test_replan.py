@@ -78,7 +78,7 @@ def test_only_a_run_under_way_goes_on_with_fewer(
     assert driver._reserve(order.config).group is None
     assert asked == [4, actors]
     assert driver.plan.actors == actors
-    assert driver.reported.since(0)[-1].line.endswith("going on with 2 of 4 actors")
+    assert driver.reported.since(0)[0][-1].line.endswith("going on with 2 of 4 actors")
 
 
 class Nowhere:
@@ -178,13 +178,13 @@ class Looked:
 def test_a_restarted_drivers_first_lines_are_not_lost_to_a_look_that_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, three, four = (Progress(n, 9, f"round {n}/9") for n in (1, 2, 3, 4))
     looks = Looked(
-        (0, Update("first", [one, two], "running")),
-        (2, Update("second", [], "running")),  # its list has one line so far, so there is nothing since the second
+        (0, Update("first", [one, two], 2, "running")),
+        (2, Update("second", [], 1, "running")),  # its list has one line so far, so there is nothing since the second
         (0, None),
         (2, None),
-        (2, Update("second", [four], "running")),
-        (0, Update("second", [two, three, four], "running")),
-        (3, Update("second", [], "done")),
+        (2, Update("second", [four], 3, "running")),
+        (0, Update("second", [two, three, four], 3, "running")),
+        (3, Update("second", [], 3, "done")),
     )
     monkeypatch.setattr(following, "_looked", looks.look)
     monkeypatch.setattr(following, "POLL_S", 0.0)

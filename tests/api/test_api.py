@@ -21,14 +21,14 @@ import torch
 from PIL import Image
 
 import rayfed_ssl
-from rayfed_ssl.api.call_arguments import asked
+from rayfed_ssl.api.call_arguments import as_changes, asked
 from rayfed_ssl.api.python_messages import in_python_words, python_words
 from rayfed_ssl.config import build
 from rayfed_ssl.data.decoding.decode import ImageForm, decode
 from rayfed_ssl.data.pixels.store import Undecodable
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.models import load_exported
-from rayfed_ssl.settings.files import ConfigError
+from rayfed_ssl.settings.files import ConfigError, parse_overrides
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.terminal.progress import Reporter
 from rayfed_ssl.terminal.signals import interruptions
@@ -58,8 +58,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> rayfed_ssl.Run:
 # -- the package -------------------------------------------------------------------------------------------------------
 
 
-def test_importing_the_package_imports_neither_torch_nor_pydantic() -> None:
-    code = "import rayfed_ssl, sys; rayfed_ssl.__all__; print({'torch', 'pydantic', 'numpy'} & set(sys.modules))"
+@pytest.mark.parametrize("module", ["rayfed_ssl", "rayfed_ssl.cli"])
+def test_importing_the_package_or_the_command_line_imports_neither_torch_nor_pydantic(module: str) -> None:
+    code = f"import {module}, sys; print({{'torch', 'pydantic', 'numpy'}} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
@@ -95,6 +96,13 @@ def test_overrides_are_dotted_keys_with_double_underscores_or_mappings(tmp_path:
     assert of_file == expected.model_copy(update={"name": "some-run"})
     assert asked({"method": {"name": "fedsc"}}, {"method__name": "fedbyol"}).objective.name == "byol"
     assert asked({"method": {"name": "fedsc"}}, {"method": {"name": "fedbyol"}}).objective.name == "byol"
+
+
+def test_overrides_come_through_the_command_lines_form_as_they_are() -> None:
+    """``compare``, ``evaluate`` and ``leak`` pass them on as ``key=value``; a letter beyond 16 bits has two halves."""
+    given = {"data__path": Path("/data/\N{GRINNING FACE} \N{LATIN SMALL LETTER E WITH ACUTE}: #1"), "train__rounds": 3}
+    assert parse_overrides(as_changes(given)) == {"data.path": str(given["data__path"]), "train.rounds": 3}
+    assert parse_overrides(as_changes({"linear__epochs": 2}, "evaluation")) == {"evaluation.linear.epochs": 2}
 
 
 def test_mistakes_are_one_line_each_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

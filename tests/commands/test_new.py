@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -170,6 +172,26 @@ def test_nothing_is_written_over_and_names_are_checked(call: Call, tmp_path: Pat
         assert said in err
     assert call("new", "head", "mine")[0] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test_mine.py", "tiny.yaml"]
+
+
+def test_a_full_disk_leaves_neither_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next attempt would find a file, which it does not write over."""
+    opened = Path.open
+
+    def full(path: Path, *how: Any, **more: Any) -> Any:
+        if path.name == "test_mine.py":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, *how, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        status, _, err = call("new", "partition", "mine", "--out", "here")
+    assert (status, err) == (
+        2,
+        "--out: cannot write to here (No space left on device); name a folder you may write to\n",
+    )
+    assert list((tmp_path / "here").iterdir()) == []
+    assert call("new", "partition", "mine", "--out", "here")[0] == 0
 
 
 def test_what_it_says_can_be_copied_whatever_the_folder_is_called(call: Call, tmp_path: Path) -> None:

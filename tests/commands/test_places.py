@@ -31,6 +31,29 @@ def test_an_empty_out_is_not_the_folder_that_the_command_is_given_in(
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.long
+def test_a_place_in_the_home_folder_is_there_however_out_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """A shell leaves the ~ of ``--out=~/x`` as it is."""
+    (here := tmp_path / "here").mkdir()
+    (home := tmp_path / "home").mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    run_locally(tiny("fedsimclr", train__rounds=1), tmp_path / "run")
+    for command in (
+        ("new", "partition", "mine", "--out=~/new"),
+        ("embed", str(tmp_path / "run"), "digits", "--out=~/table.parquet"),
+        ("export", str(tmp_path / "run"), "--to", "torch", "--out=~/encoder"),
+        ("compare", "fedsimclr", "--base=~/base.yaml", "--executor", "local", "--out=~/compared", "train.rounds=1"),
+    ):
+        (home / "base.yaml").write_text((tmp_path / "run/config.yaml").read_text())
+        status, _, said = call(*command)
+        assert status == 0, said
+    assert {"new", "table.parquet", "encoder", "compared"} <= {path.name for path in home.iterdir()}
+    assert list(here.iterdir()) == []
+
+
 def test_a_single_image_is_no_data_set(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "a.PNG")
     with pytest.raises(UserError, match=r"^--data: found the image '.*a\.PNG'; must be a data set: give its folder$"):

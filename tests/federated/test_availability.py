@@ -118,6 +118,12 @@ def test_a_trace_may_be_parquet_or_csv(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
+def test_a_column_that_is_there_twice_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "twice.csv").write_text("client,client,start,end\n0,0,0,4\n")
+    with pytest.raises(UserError, match=r"found 2 columns client in .*; it has client, client, start, end"):
+        make_availability(Trace(path=tmp_path / "twice.csv"), 0, 2)
+
+
 @pytest.mark.parametrize(
     ("columns", "repeat", "line"),
     [

@@ -387,6 +387,31 @@ def test_runs_that_are_not_complete_are_told_and_not_counted(tmp_path: Path) -> 
         read_run(lost)
 
 
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"communication": None}, "cannot be read"),
+        ({"communication": {"up_bytes": 1}}, "found no 'down_bytes'"),
+        ({"rounds": "x"}, "cannot be read"),
+        ({"wall_s": None}, "cannot be read"),
+        ({"epsilon": "much"}, "cannot be read"),
+    ],
+)
+def test_a_damaged_summary_is_one_line(change: dict[str, Any], line: str, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", 0, A)
+    known = json.loads((folder / "summary.json").read_text())
+    write_json(folder / "summary.json", {**known, **change})
+    with pytest.raises(UserError, match=rf"summary\.json: {line}.*; the file is damaged$"):
+        read_run(folder)
+
+
+def test_a_damaged_partition_is_one_line(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", 0, A)
+    (folder / "partition.parquet").write_bytes(b"no table")
+    with pytest.raises(UserError, match=r"partition\.parquet: cannot be read \(.*\); the run's records are damaged"):
+        of_runs([folder])
+
+
 @pytest.mark.long
 def test_the_files_hold_the_same_numbers(tmp_path: Path) -> None:
     out = tmp_path / "out"

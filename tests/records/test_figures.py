@@ -49,6 +49,25 @@ def test_more_clients_than_can_be_named_are_ordered_by_class() -> None:
     )
 
 
+@pytest.mark.parametrize("clients", [2, 25])
+def test_names_of_classes_and_clients_are_no_mathematics(clients: int) -> None:
+    """Names of folders: matplotlib would set what stands between dollar signs, and fail where it cannot be set. Its
+    legend leaves out labels that begin with _.
+    """
+    names = [r"$\foo$", "US$5_$10", "_background"]
+    counts = np.arange(3 * clients).reshape(clients, 3)
+    figure = label_histogram(counts, names, [f"$ward_${client}" for client in range(clients)])
+    assert pixels(figure).shape[2] == 3
+    labels = [text.get_text() for axes in figure.axes for text in axes.get_yticklabels()]
+    legend = figure.axes[0].get_legend()
+    if clients == 2:
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts()] == names
+        assert labels == ["$ward_$0", "$ward_$1"]
+    else:
+        assert set(names) <= set(labels)
+
+
 def test_class_names_must_fit() -> None:
     with pytest.raises(ValueError, match="2 class names"):
         label_histogram(np.ones((2, 3)), ["a", "b"])

@@ -13,6 +13,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load
 from rayfed_ssl.records.one_run import read_run
 from rayfed_ssl.simulation.progress import Progress
+from rayfed_ssl.simulation.reevaluation import reevaluate
 from tests.tiny import TASKS, booked, encoders, measured, run_locally, tiny
 
 OWN = {
@@ -36,6 +37,38 @@ def test_an_extended_run_equals_one_that_was_as_long_from_the_start(method: str,
     assert measured(tmp_path / "short") == measured(tmp_path / "long")
     assert booked(tmp_path / "short") == booked(tmp_path / "long")
     assert load(tmp_path / "short/config.yaml") == load(tmp_path / "long/config.yaml")
+
+
+def test_a_run_that_goes_on_has_no_encoder_of_where_it_had_ended(tmp_path: Path) -> None:
+    """Killed on its way, it would give that encoder as its own; and its evaluations stood beside later ones."""
+    run = tmp_path / "run"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    reevaluate(run, ["knn"])
+    lines: list[str] = []
+
+    def killed(progress: Progress) -> None:
+        lines.append(progress.line)
+        if progress.round == 2 and progress.finishes_a_round:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_locally(tiny("fedsimclr", train__rounds=3), run, resume=True, report=killed)
+    assert "evaluation.json: removed, as it is of encoders that are trained further" in lines
+    assert not (run / "evaluation.json").exists()
+    with pytest.raises(UserError, match=r"the run has not finished, and its checkpoint of round 1 is intact"):
+        load_run(run).encoder()
+    run_locally(tiny("fedsimclr", train__rounds=3), run, resume=True)
+    assert load_run(run).encoder().dim > 0
+
+
+def test_a_run_that_begins_anew_names_no_image_that_an_earlier_attempt_left_out(tmp_path: Path) -> None:
+    config = tiny("fedsimclr", train__rounds=1, checkpoint__every=0)
+    run_locally(config, tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()  # as after a kill before the first checkpoint
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    (tmp_path / "run/skipped_images.txt").write_text("broken.png\n")
+    run_locally(config, tmp_path / "run", resume=True)
+    assert not (tmp_path / "run/skipped_images.txt").exists()
 
 
 @pytest.mark.long

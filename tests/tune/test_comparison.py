@@ -446,3 +446,21 @@ def test_the_folder_of_a_comparison_says_enough(
             assert (status, said) == (2, "")
             assert err.removeprefix(f"{base.parent}/").startswith(f"runs/c/{name}: cannot be read (")
             assert err.endswith("; the file is damaged\n")
+
+
+def test_a_full_disk_is_one_line_and_any_other_error_stays_itself(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line took it for one of standard output."""
+    out = tmp_path / "out"
+    for number in (errno.ENOSPC, errno.EIO):
+
+        def full(*_: Any, code: int = number) -> Any:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(module, "_run_here", full)
+        kind, text = (UserError, "--out: cannot write into .*out") if number == errno.ENOSPC else (OSError, "")
+        with pytest.raises(kind, match=text) as caught:
+            run_comparison(from_methods(base, ["fedsimclr"]), out, local=True)
+        if number == errno.ENOSPC:
+            assert str(caught.value).endswith(" (No space left on device); make room: --resume goes on")

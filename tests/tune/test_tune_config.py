@@ -142,6 +142,33 @@ def test_refusals_name_the_key_in_one_line(tmp_path: Path, changes: list[str], t
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "changes", "text"),
+    [
+        ({"space": [1]}, ["space.seed={grid: [1]}"], r"^space: found"),
+        ({"overrides": "foo", **GRID}, ["train.rounds=1"], r"^overrides: found 'foo'; must be a mapping"),
+        ({"overrides": {"data": 5}, **GRID}, [], r"^data: found 5"),
+        ({"overrides": {"evaluation": 5}, **GRID}, [], r"^evaluation: found 5"),
+        ({"overrides": {"evaluation.protocols": 5}, **GRID}, [], r"^evaluation\.protocols: found 5"),
+        ({"overrides": {"evaluation.protocols": [{"a": 1}]}, **GRID}, [], r"^evaluation\.protocols"),
+        (
+            {"space": {"seed": {"randint": [1, 2**63]}}, "search": "random"}, [],
+            r"^space\.seed\.randint: found \[1, 9223372036854775808\]; must be numbers of 64 bits$",
+        ),
+        (
+            {"space": {LR: {"uniform": [-1e308, 1e308]}}, "search": "random"}, [],
+            r"uniform: found \[-1e\+308, 1e\+308\]; must be at most 1e\+308 apart$",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_kind_is_one_line(
+    tmp_path: Path, keys: dict[str, Any], changes: list[str], text: str
+) -> None:
+    with pytest.raises(UserError, match=text) as caught:
+        sweep(tmp_path, *changes, **keys).check()
+    assert "\n" not in str(caught.value)
+
+
 def test_a_range_is_checked_at_both_ends_where_an_optimiser_proposes(tmp_path: Path) -> None:
     made = sweep(tmp_path, space={"participation.fraction": {"uniform": [0.5, 1.5]}}, search="optuna", trials=2)
     with pytest.raises(UserError, match=r"participation\.fraction: found 1\.5"):

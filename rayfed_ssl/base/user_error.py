@@ -1,0 +1,20 @@
+"""The error of what a user can mend, apart from schemas: the command line needs it before it needs pydantic."""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class UserError(Exception):
+    """Something the user can mend. The text is one line: the key or file, what was found, what is allowed.
+
+    The command line prints it without a traceback and exits with status 2. Where the line says to set a key of the
+    block that names the images, ``to_set`` is that key, such as ``layout``.
+    """
+
+    to_set: str | None = None
+
+    def setting(self, key: str | None) -> Self:
+        """This error, with ``to_set``. (A constructor of its own would not come through from another process.)"""
+        self.to_set = key
+        return self
