@@ -18,7 +18,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.records.outcomes import ALL as OUTCOMES
-from rayfed_ssl.records.summary_file import SUMMARY, read_summary
+from rayfed_ssl.records.summary_file import SUMMARY, known_summary, read_summary
 from rayfed_ssl.records.trained_image_digests import ENCODERS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
@@ -126,14 +126,18 @@ def has_results(folder: Path) -> bool:
 
 
 def forget_end(folder: Path) -> list[str]:
-    """Remove what says how the run in ``folder`` had ended, where that is to come again: the summary, the encoders, and
-    what ``rayfed-ssl evaluate`` has measured of them. Returns a line for people where it had.
+    """Remove what says how the run in ``folder`` had ended, where that is to come again: the summary and the encoders.
+    What ``rayfed-ssl evaluate`` has measured of these is kept under the name of their round. Returns a line where so.
     """
-    evaluated = (folder / EVALUATED).exists()
-    for name in (SUMMARY, *OUTCOMES, EVALUATED):
+    lines, evaluated = [], folder / EVALUATED
+    if evaluated.exists():
+        kept = evaluated.with_stem(f"{evaluated.stem}_round_{known_summary(folder).get('rounds', 0)}")
+        evaluated.replace(kept)
+        lines.append(f"{EVALUATED}: now {kept.name}, as it is of encoders that are trained further")
+    for name in (SUMMARY, *OUTCOMES):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / ENCODERS, ignore_errors=True)
-    return [f"{EVALUATED}: removed, as it is of encoders that are trained further"] if evaluated else []
+    return lines
 
 
 def rounds_in(folder: Path) -> int:

@@ -44,6 +44,7 @@ def test_a_run_that_goes_on_has_no_encoder_of_where_it_had_ended(tmp_path: Path)
     run = tmp_path / "run"
     run_locally(tiny("fedsimclr", train__rounds=1), run)
     reevaluate(run, ["knn"])
+    evaluated = (run / "evaluation.json").read_bytes()
     lines: list[str] = []
 
     def killed(progress: Progress) -> None:
@@ -53,8 +54,9 @@ def test_a_run_that_goes_on_has_no_encoder_of_where_it_had_ended(tmp_path: Path)
 
     with pytest.raises(KeyboardInterrupt):
         run_locally(tiny("fedsimclr", train__rounds=3), run, resume=True, report=killed)
-    assert "evaluation.json: removed, as it is of encoders that are trained further" in lines
+    assert "evaluation.json: now evaluation_round_1.json, as it is of encoders that are trained further" in lines
     assert not (run / "evaluation.json").exists()
+    assert (run / "evaluation_round_1.json").read_bytes() == evaluated
     with pytest.raises(UserError, match=r"the run has not finished, and its checkpoint of round 1 is intact"):
         load_run(run).encoder()
     run_locally(tiny("fedsimclr", train__rounds=3), run, resume=True)
