@@ -37,10 +37,10 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, allowed_instead, as_lists, in_pairs
-from rayfed_ssl.data.decoding.decode import MOST_PIXELS, Background, ImageForm
+from rayfed_ssl.data.decoding.decode import MOST_PIXELS, ImageForm
 from rayfed_ssl.data.decoding.dicom import installed
 from rayfed_ssl.data.decoding.formats import HEIC_HERE, TIFFFILE_HERE
-from rayfed_ssl.data.decoding.squares import Fit
+from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.data.images import MOST_BANDS, Dataset, Images, Listing, Scaling, Source, are_bands
 from rayfed_ssl.data.pixels.cache_names import add_files, root_of
 from rayfed_ssl.data.pixels.copies import kept_copies
@@ -295,7 +295,7 @@ def load(
     if isinstance(by := config.range, str):
         missed = "" if config.on_bad_image == "skip" else skipping
         trained = partial(_listed, source, "train", key)
-        by = kept_range(trained, form, cache / f"{stem}{part}-range.json", key, missed)
+        by = kept_range(trained, form, cache / f"{stem}{part}-percentiles.json", key, missed)  # -range: without colours
     form = replace(form, range=by)
     found = _decoded(files, source, form, config, key, skipping)
     _refuse_empty(found, config, key)
@@ -387,6 +387,8 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
         settings["dicom"] = installed()  # without them such images were left out
     if config.on_bad_image == "skip" and HEIC_HERE:
         settings["heic"] = True
+    if config.on_bad_image == "skip" and config.range is not None:
+        settings["deep colours"] = TIFFFILE_HERE  # which had been left out, but by the range of all 16 bits
     if config.on_bad_image == "skip" and are_bands(config.channels):
         settings["tifffile"] = TIFFFILE_HERE
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)

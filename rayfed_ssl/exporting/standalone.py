@@ -131,12 +131,19 @@ def _reduced(image: Any, mode: str, side: int) -> Any:
 
 
 def _refuse_high_bit_depth_colour(image: Any, value_range: list[float] | None) -> None:
-    """Pillow reads the high bytes of 16 bits a channel, which is right for the full range only."""
-    if _is_high_bit_depth(image) or value_range == [0, 65535]:
+    """Pillow reads the high bytes of 16 bits a channel, which is right for the full range only; of planes it reads
+    others.
+    """
+    tiles = getattr(image, "tile", ())
+    if _is_high_bit_depth(image) or not tiles:
         return
-    arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in getattr(image, "tile", ())]
-    if any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts):
-        raise ValueError(f"16 bits per channel in mode {image.mode}: convert to 8 bits first")
+    arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in tiles]
+    high = any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts)
+    deep = high or max((8, *getattr(image, "tag_v2", {}).get(258, ()))) > 8  # TIFF 6.0, BitsPerSample
+    if deep and not (high and value_range == [0, 65535]):
+        raise ValueError(
+            f"16 bits per channel in mode {image.mode}: rayfed-ssl's own transform reads them; or convert to 8 bits"
+        )
 
 
 def _is_high_bit_depth(image: Any) -> bool:

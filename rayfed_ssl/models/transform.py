@@ -25,8 +25,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, as_lists, is_one
-from rayfed_ssl.data.decoding.decode import Background, ImageForm, decode, decode_opened
-from rayfed_ssl.data.decoding.squares import Fit
+from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.data.images import BadImage, are_bands
 from rayfed_ssl.data.recipes import Recipe, per_channel
 from rayfed_ssl.data.sources import SourceConfig

@@ -16,8 +16,7 @@ from PIL import ImageColor
 from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.decoding.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES, Range, Ranges, as_lists, is_one
-from rayfed_ssl.data.decoding.decode import Background
-from rayfed_ssl.data.decoding.squares import ENLARGED
+from rayfed_ssl.data.decoding.squares import ENLARGED, Background
 from rayfed_ssl.data.images import Scaling, are_bands
 from rayfed_ssl.data.pixels.store import MISFITS, Misfits, Traits
 

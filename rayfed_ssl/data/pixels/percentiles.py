@@ -2,12 +2,12 @@
 
 The range is the 0.5th and the 99.5th percentile of all pixels of all training images of more than 8 bits together: the
 smallest value that at least that share of the pixels does not exceed. Test images do not count, nor do images of one
-value alone, the padding of DICOM files, files of colours, which the range of their bits alone scales, and images that
-cannot be decoded. Pixels are counted, so the result does not depend on the order or on threads, and memory does not
-grow with the images: whole numbers from -32,768 to 65,535, as 16 bits hold, one by one in one pass. Other values are
-counted as float32 in two passes, first by their upper 16 bits, then by the lower 16 bits of those whose upper ones are
-the percentile's: exactly, too. Colours share one range. Of bands each has its own, counted in the same passes, which
-takes 2.4 MB a band; an image counts for the bands in which it has several values.
+value alone, the padding of DICOM files, what is transparent, colours that the range of their bits alone scales (such as
+JPEG 2000's), and images that cannot be decoded. Pixels are counted, so the result does not depend on the order or on
+threads, and memory does not grow with the images: whole numbers from -32,768 to 65,535, as 16 bits hold, one by one in
+one pass. Other values are counted as float32 in two passes, first by their upper 16 bits, then by the lower 16 bits of
+those whose upper ones are the percentile's: exactly, too. Colours share one range. Of bands each has its own, counted
+in the same passes, which takes 2.4 MB a band; an image counts for the bands in which it has several values.
 
 Shape legend: P pixels that count of one image, C bands.
 """
@@ -61,7 +61,7 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
     """(Low, high) percentile of the listed images' pixels, in float32; of bands (C,) of these, one of each.
 
     Raises:
-        UserError: no image has more than 8 bits, all of these are of one value each or are files of colours, or both
+        UserError: no image has more than 8 bits, all of these are of one value each or are such colours, or both
             percentiles are the same, be it of one band.
         Undecodable: no pixel was counted, and some images cannot be decoded; ``skipping`` is what to do to leave these
             out, and empty where they are.

@@ -128,7 +128,7 @@ def test_percentiles_are_of_each_band_alone_and_of_training_pixels(tmp_path: Pat
         by = f"data.range=percentiles, which is {expected}: the 0.5th and the 99.5th percentile of the pixels of the "
         note = f"24 images of more than 8 bits were scaled to 0..255, each by {by}training images, of each band"
         assert texts(data.notes)[0] == note
-    kept = [json.loads(file.read_text())["range"] for file in (tmp_path / "cache").glob("*-range.json")]
+    kept = [json.loads(file.read_text())["range"] for file in (tmp_path / "cache").glob("*-percentiles.json")]
     assert kept == [expected]
     assert read(path, range=expected).train.pixels.tobytes() == data.train.pixels.tobytes()
 
