@@ -36,7 +36,8 @@ def described(folder: Path | str = HERE) -> dict[str, Any]:
 def square(image: Any, folder: Path | str = HERE) -> Tensor:
     """A file or a Pillow image as (S, S, C) uint8, grey or RGB, as in the training: its central square, or, by ``fit``
     of the input, all of it padded or stretched to a square. Of bands a tensor or NumPy array (H, W, C), of 8 bits or of
-    more, which are scaled to 0..255 by ``range_of_deep_images``, one range or one of each band.
+    more, which are scaled to 0..255 by ``range_of_deep_images``, one range or one of each band. Where the input names
+    ``bands``, from 1, the array holds all of an image's, of which these are taken.
 
     The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
     eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
@@ -54,7 +55,7 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     """
     config = described(folder)
     side, channels = config["image_size"], config["channels"]
-    if channels not in (1, 3):
+    if channels not in (1, 3) or config["input"].get("bands"):
         return _square_of_bands(image, config)
     mode = "L" if channels == 1 else "RGB"
     image = _reduced(image, mode, 2 * side)
@@ -74,16 +75,21 @@ def _square_of_bands(pixels: Any, config: dict[str, Any]) -> Tensor:
 
     side, channels, value_range = config["image_size"], config["channels"], config["input"].get("range_of_deep_images")
     found = "a file or a Pillow image" if not hasattr(pixels, "shape") else f"an array {tuple(pixels.shape)}"
-    if len(getattr(pixels, "shape", ())) != 3 or pixels.shape[2] != channels:
-        raise ValueError(f"{found}; the encoder takes an array (H, W, {channels})")
+    chosen = config["input"].get("bands")
+    most = max(chosen) if chosen else channels
+    if len(getattr(pixels, "shape", ())) != 3 or pixels.shape[2] < most or (not chosen and pixels.shape[2] > most):
+        more = " with all bands, so many or more" if chosen else ""
+        raise ValueError(f"{found}; the encoder takes an array (H, W, {most}){more}")
     values = torch.as_tensor(pixels)
-    if values.dtype != torch.uint8 and value_range is None:
+    values = values[..., [band - 1 for band in chosen]] if chosen else values
+    if values.dtype != torch.uint8 and value_range is None and channels > 1:
         raise ValueError(f"bands of {values.dtype}, and the encoder's run had none of more than 8 bits")
     squares = []
     for number in range(channels):
         band = values[..., number]
         if band.dtype != torch.uint8:
-            low, high = value_range[number] if isinstance(value_range[0], list) else value_range
+            each: Any = [float(band.double().min()), float(band.double().max())] if value_range is None else value_range
+            low, high = each[number] if isinstance(each[0], list) else each
             band = _scaled(band.double(), low, high, found)
         image = frombytes("L", (values.shape[1], values.shape[0]), bytes(band.flatten().tolist()))
         image = image if image.size == (side, side) else _fitted(image, side, config["input"].get("fit", "crop"))

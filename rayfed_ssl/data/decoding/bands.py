@@ -1,8 +1,9 @@
 """Images of bands: channels of which none is a colour or transparency, such as those of a satellite or of stains.
 
 There are as many as ``data.channels`` says: of an array (H, W, C), of a TIFF (extra ``tiff``: tifffile), whose bands
-may be samples, planes or pages, or of another file with transparency, which counts as the last band then. Bands of 8
-bits keep their values. Those of more are scaled band by band, each by a range of its own, or all by the same one.
+may be samples, planes or pages, or of another file with transparency, which counts as the last band then. Where
+``data.bands`` chooses some of a file's, numbered from 1, three are RGB and one is grey. Bands of 8 bits keep their
+values. Those of more are scaled band by band, each by a range of its own, or all by the same one.
 
 Shape legend: H height, W width, C bands.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +31,20 @@ from rayfed_ssl.data.decoding.bit_depth import (
     bits_per_channel,
     is_one,
     pairs_of,
+    range_unknown,
+    to_bytes,
 )
 from rayfed_ssl.data.decoding.formats import TIFFFILE_HERE, TIFFFILE_NEEDED
-from rayfed_ssl.data.images import BadImage
+from rayfed_ssl.data.decoding.upright import ORIENTATION, turned
+from rayfed_ssl.data.images import BadImage, are_bands
 
 _TIFFFILE = LazyModule("tifffile")
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # else odd files are a line on stderr, unnamed
 _MODES = {"LA": 2, "RGBA": 4}  # Pillow's, of 8 bits, with transparency as the last channel
+_OPAQUE = {"L": 1, "RGB": 3}  # likewise without it, from which bands are chosen alone
 _WHITE_IS_ZERO = 0  # of PhotometricInterpretation: TIFF 6.0, section 4
-_ORIENTATION = 274  # TIFF 6.0, section 8
+Bands = tuple[int, ...]
+"""Which of a file's bands are read, in this order; the first is 1, as of GDAL and rasterio."""
 
 
 def band_range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
@@ -48,69 +55,101 @@ def band_range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
     )
 
 
-def bands_of_array(pixels: NDArray[np.generic], channels: int) -> NDArray[np.generic]:
-    """The array itself, (H, W, C). Raises BadImage where it has another number of channels."""
-    if pixels.ndim != 3 or pixels.shape[2] != channels:
-        raise BadImage(f"an array {pixels.shape}, where data.channels={channels} wants (H, W, {channels})")
-    return pixels
+@dataclass(frozen=True)
+class Raster:
+    """An image's bands, ``values`` (H, W, C) of any type, upright; ``white_is_zero`` if the lowest value is white."""
+
+    values: NDArray[np.generic]
+    white_is_zero: bool = False
 
 
-def bands_of_tiff(payload: bytes | Path, channels: int, check: Callable[[int, int], object]) -> NDArray[np.generic]:
-    """The bands (H, W, C) of a TIFF's first image, be they samples, planes or pages.
+def wanted_of(channels: int, bands: Bands | None) -> str:
+    """What an image of other bands does not have, in words."""
+    if bands is None:
+        return f"where data.channels={channels} wants so many bands"
+    return f"where data.bands={list(bands)} wants {max(bands)} bands or more"
+
+
+def fits(count: int, channels: int, bands: Bands | None) -> bool:
+    """Whether an image of so many bands has those that are read."""
+    return count == channels if bands is None else count >= max(bands)
+
+
+def chosen(values: NDArray[Any], bands: Bands | None) -> NDArray[Any]:
+    """Of all bands (H, W, C) those that are read."""
+    return values if bands is None else values[..., [band - 1 for band in bands]]
+
+
+def bands_of_array(pixels: NDArray[np.generic], channels: int, bands: Bands | None) -> Raster:
+    """The array (H, W, C), or some bands of it. Raises BadImage where it has others."""
+    if pixels.ndim != 3 or not fits(pixels.shape[2], channels, bands):
+        wanted = f"where data.channels={channels} wants (H, W, {channels})"
+        raise BadImage(f"an array {pixels.shape}, {wanted if bands is None else wanted_of(channels, bands)}")
+    return Raster(chosen(pixels, bands))
+
+
+def bands_of_tiff(
+    payload: bytes | Path, channels: int, bands: Bands | None, check: Callable[[int, int], object]
+) -> Raster:
+    """The bands (H, W, C) of a TIFF's first image, be they samples, planes or pages, turned as its Orientation says.
 
     Args:
         check: is told the image's (width, height) before its pixels are read.
     Raises:
-        BadImage: no tifffile here; another number of bands, or an image whose axes, type, orientation or order of
-            values (zero is white) are not read.
+        BadImage: no tifffile here; other bands, or an image whose axes or type are not read.
     """
     if not TIFFFILE_HERE:
         raise BadImage(f"a TIFF, whose bands are read with {TIFFFILE_NEEDED}")
     with _TIFFFILE.TiffFile(io.BytesIO(payload) if isinstance(payload, bytes) else payload) as file:
-        series, pages = file.series[0], list(file.pages[:channels])
+        series, count = file.series[0], len(file.pages)
         axes, shape, page = series.axes, series.shape, series.keyframe
-        apart = axes == "YX" and len(file.pages) == channels and all(of.shape == shape for of in pages)
-        bands = [size for axis, size in zip(axes, shape, strict=True) if axis not in "YX"]
-        if not apart and (len(axes) != 3 or bands != [channels]):
-            sizes = " x ".join(map(str, shape))
-            raise BadImage(f"a TIFF of {sizes} (axes {axes}), where data.channels={channels} wants so many bands")
+        pages = list(file.pages[: channels if bands is None else max(bands)])
+        apart = axes == "YX" and fits(count, channels, bands) and all(of.shape == shape for of in pages)
+        sizes = [size for axis, size in zip(axes, shape, strict=True) if axis not in "YX"]
+        if not apart and (len(axes) != 3 or len(sizes) != 1 or not fits(sizes[0], channels, bands)):
+            found = f"a TIFF of {' x '.join(map(str, shape))} (axes {axes})"
+            raise BadImage(f"{found}, {wanted_of(channels, bands)}")
         check(shape[axes.index("X")], shape[axes.index("Y")])
-        turned = getattr(page.tags.get(_ORIENTATION), "value", 1)
-        if page.photometric == _WHITE_IS_ZERO or turned != 1:
-            why = f"turned by its Orientation {int(turned)}" if turned != 1 else "one whose zero is white"
-            raise BadImage(f"a TIFF that is {why}, which is not read of bands")
+        turn = int(getattr(page.tags.get(ORIENTATION), "value", 1))
         if apart:
-            found = np.stack([of.asarray() for of in pages], axis=-1)
+            values = np.stack([of.asarray() for of in pages], axis=-1)
         else:
-            found = np.moveaxis(series.asarray(), [axes.index("Y"), axes.index("X")], [0, 1])
-    if found.dtype != np.uint8 and (found.dtype.kind not in "iuf" or found.dtype.itemsize == 1):
-        raise BadImage(f"a TIFF of type {found.dtype.name}; bands are of 8 bits without a sign, or of more bits")
-    return found
+            values = np.moveaxis(series.asarray(), [axes.index("Y"), axes.index("X")], [0, 1])
+    if values.dtype != np.uint8 and (values.dtype.kind not in "iuf" or values.dtype.itemsize == 1):
+        raise BadImage(f"a TIFF of type {values.dtype.name}; bands are of 8 bits without a sign, or of more bits")
+    return Raster(turned(chosen(values, bands), turn), page.photometric == _WHITE_IS_ZERO)
 
 
-def refuse_without_bands(image: Image.Image, channels: int) -> None:
-    """Raise BadImage for an unread image of Pillow's that has not so many channels of 8 bits, transparency the last."""
-    if _MODES.get(image.mode) != channels:
-        raise BadImage(
-            f"an image of mode {image.mode}, where data.channels={channels} wants so many bands; allowed: arrays, TIFF"
-        )
+def refuse_without_bands(image: Image.Image, channels: int, bands: Bands | None) -> None:
+    """Raise BadImage for an unread image of Pillow's that has not so many channels of 8 bits, transparency the last, or
+    none that could be chosen.
+    """
+    count = (_MODES if bands is None else _MODES | _OPAQUE).get(image.mode, 0)
+    if not fits(count, channels, bands):
+        raise BadImage(f"an image of mode {image.mode}, {wanted_of(channels, bands)}; allowed: arrays, TIFF")
     if bits_per_channel(image, None) > 8:
         raise BadImage("16 bits per channel, which are not read of bands here; allowed: arrays, TIFF")
 
 
-def bands_to_eight_bits(values: NDArray[np.generic], range: Range | Ranges | None) -> EightBitImage:
-    """Bands (H, W, C) of any depth by the ``range`` of each, or of all, which becomes 0..255, clipped beyond it.
+def bands_to_eight_bits(raster: Raster, range: Range | Ranges | None) -> EightBitImage:
+    """Bands (H, W, C) of any depth by the ``range`` of each, or of all, which becomes 0..255, clipped beyond it, and
+    255..0 where zero is white. A single band of more than 8 bits may have none: its own values are the range then.
 
     ``clipped`` if more than ``CLIPPED_SHARE`` of the pixels of all bands lie outside their band's range: the (smallest,
     largest) value of the bands with such pixels. ``narrow`` if a band takes up less than ``NARROW_SHARE`` of its range:
     that of such bands. Raises BadImage for bands of more than 8 bits without a range, and for NaN and infinity.
     """
+    values = raster.values
     if values.dtype == np.uint8:
-        return EightBitImage(np.asarray(values, np.uint8))
+        pixels = np.asarray(values, np.uint8)
+        return EightBitImage(255 - pixels if raster.white_is_zero else pixels)
+    numbers, channels = values.astype(np.float64), values.shape[2]
+    if range is None and channels == 1:
+        return to_bytes(numbers, None, raster.white_is_zero)
     if range is None:
-        raise BadImage.unless_set("range", band_range_unknown(values.dtype))
+        unknown = band_range_unknown if are_bands(channels) else range_unknown
+        raise BadImage.unless_set("range", unknown(values.dtype))
     low, high = np.array(each_band(range, values.shape[2]), np.float64).T  # (C,)
-    numbers = values.astype(np.float64)
     if not np.isfinite(numbers).all():
         raise BadImage("holds NaN or infinity")
     pixels = np.rint((numbers.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
@@ -119,6 +158,7 @@ def bands_to_eight_bits(values: NDArray[np.generic], range: Range | Ranges | Non
     is_narrow = ~is_outside & (spread > 0) & (spread < NARROW_SHARE * (high - low))
     if float(((numbers < low) | (numbers > high)).mean()) <= CLIPPED_SHARE:
         is_outside[:] = False
+    pixels = 255 - pixels if raster.white_is_zero else pixels
     return EightBitImage(pixels, _widest(least, most, is_outside), _widest(least, most, is_narrow))
 
 

@@ -60,9 +60,11 @@ def in_pairs(given: object) -> object:
     return given
 
 
-def allowed_instead(range: Range | Ranges, channels: int) -> str:
-    """What is allowed for images of so many channels in the place of a range that is not; empty where it is."""
-    bands, one, pairs = are_bands(channels), is_one(range), pairs_of(range)
+def allowed_instead(range: Range | Ranges, channels: int, chosen: bool = False) -> str:
+    """What is allowed for images of so many channels in the place of a range that is not; empty where it is.
+    ``chosen``: whether these are bands of the user's choice, of which each may have its own even if they are three.
+    """
+    bands, one, pairs = chosen or are_bands(channels), is_one(range), pairs_of(range)
     if (one or (bands and len(pairs) == channels)) and all(low < high for low, high in pairs):
         return ""
     each = f", or {channels} of these" if bands else "" if one else "; one of each band needs channels, their number"

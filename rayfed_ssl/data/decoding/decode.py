@@ -6,7 +6,7 @@ its modality LUT, and its own window comes before its own range (see ``dicom``).
 are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
 colours and of transparency.
 Transparent pixels are laid on black, or on what ``data.background`` says, whatever colour lies hidden in them.
-Where ``data.channels`` is neither 1 nor 3, images have so many bands (see ``bands``).
+Where ``data.channels`` is neither 1 nor 3, images have so many bands; ``data.bands`` chooses some (see ``bands``).
 
 Shape legend: S image size, C channels.
 """
@@ -27,7 +27,15 @@ from PIL import Image, UnidentifiedImageError
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding import dicom
-from rayfed_ssl.data.decoding.bands import bands_of_array, bands_of_tiff, bands_to_eight_bits, refuse_without_bands
+from rayfed_ssl.data.decoding.bands import (
+    Bands,
+    Raster,
+    bands_of_array,
+    bands_of_tiff,
+    bands_to_eight_bits,
+    chosen,
+    refuse_without_bands,
+)
 from rayfed_ssl.data.decoding.bit_depth import (
     EightBitImage,
     Range,
@@ -50,6 +58,7 @@ from rayfed_ssl.data.decoding.formats import (
     FORMATS,
     SUFFIXES,
     UNKNOWN,
+    has_frames,
     has_more_bands,
     heic_format,
     is_tiff,
@@ -81,7 +90,7 @@ class ImageForm:
 
     ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
     image's own. ``fit`` says how images that are no squares become some, ``background`` what transparent pixels are
-    laid on.
+    laid on. ``bands`` are those of each image that are read, as many as ``channels``; None: all are.
     """
 
     size: int
@@ -90,11 +99,17 @@ class ImageForm:
     range: Range | Ranges | None = None
     fit: Fit = "crop"
     background: Background = "black"
+    bands: Bands | None = None
 
     @property
-    def bands(self) -> bool:
-        """Whether the channels are bands."""
+    def are_bands(self) -> bool:
+        """Whether the channels are bands, not grey or colours."""
         return are_bands(self.channels)
+
+    @property
+    def as_rasters(self) -> bool:
+        """Whether images are read band by band."""
+        return self.bands is not None or self.are_bands
 
     @property
     def one_range(self) -> Range | None:
@@ -155,10 +170,10 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
     """
     if payload is None:
         raise BadImage("no image bytes")
-    if form.bands:
-        of = bands_to_eight_bits(values := _bands(payload, form), form.range)
-        made = _bands_as_square(of.pixels, form)
-        return made if values.dtype == np.uint8 else _told(made, of)
+    if form.as_rasters:
+        of = bands_to_eight_bits(raster := _raster(payload, form), form.range)
+        made = _raster_as_square(of.pixels, form)
+        return made if raster.values.dtype == np.uint8 else _told(made, of)
     if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
         return _told(decode((of := colours_to_eight_bits(payload, form.one_range)).pixels, form), of)
     with _reasons(payload):
@@ -171,7 +186,7 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
                 raise
             return _of_deep(deep, form)
         with opened as image:
-            frames, bands = _has_frames(image), has_more_bands(image)
+            frames, bands = has_frames(image), has_more_bands(image)
             decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
             return replace(decoded, frames=frames, bands=bands)
 
@@ -186,8 +201,8 @@ def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float
     """
     if payload is None:
         raise BadImage("no image bytes")
-    if form.bands:
-        payload = _bands(payload, form)
+    if form.as_rasters:
+        payload = _raster(payload, form).values
     if isinstance(payload, np.ndarray):
         return 8 if payload.dtype == np.uint8 else payload.astype(np.float64)
     with _reasons(payload):
@@ -244,7 +259,7 @@ def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
         BadImage: as ``decode``. Of 16 bits in each of several channels, and of a JPEG 2000's depth, nothing is known
             once the image is loaded.
     """
-    if form.bands:
+    if form.as_rasters:
         raise BadImage(f"a Pillow image; of {form.channels} bands an array (H, W, {form.channels}) is read, or a file")
     if getattr(image, "tile", ()) and image.format in ("JPEG", "MPO"):
         path = Path(getattr(image, "filename", ""))
@@ -275,15 +290,17 @@ def _decoded(
     width, height = image.size
     form.refuse_large(width, height)
     refuse_signed_bytes(image)
-    if (deep := deep_colours(image, form.one_range)) is not None:
-        return _of_deep(deep, form)
     depth = jpeg2000_depth(image)
-    high_bit_depth = has_high_bit_depth_colours(image, form.one_range, depth)
+    has_more = is_high_bit_depth(image) or bits_per_channel(image, depth) > 8
+    range = form.one_range if has_more else None
+    if (deep := deep_colours(image, range)) is not None:
+        return _of_deep(deep, form)
+    high_bit_depth = has_high_bit_depth_colours(image, range, depth)
     draft(image)
     image = upright(image)
     if not is_high_bit_depth(image):
         return replace(_as_square(image, (width, height), form), high_bit_depth=high_bit_depth)
-    of = to_eight_bits(image, form.one_range, depth)
+    of = to_eight_bits(image, range, depth)
     return _told(_as_square(Image.fromarray(of.pixels), (width, height), form), of)
 
 
@@ -327,27 +344,29 @@ def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> De
     return Decoded(pixels, False, False, opaque is not image, cropped, enlarged, grey=is_grey(pixels))
 
 
-def _bands(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> NDArray[np.generic]:
-    """The bands (H, W, C), of any type. Raises BadImage."""
+def _raster(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> Raster:
+    """The bands that are read, of any type. Raises BadImage."""
     if isinstance(payload, np.ndarray):
-        return bands_of_array(payload, form.channels)
+        return bands_of_array(payload, form.channels, form.bands)
     with _reasons(payload):
         if is_tiff(head := _head(payload)):
-            return bands_of_tiff(payload, form.channels, form.refuse_large)
+            return bands_of_tiff(payload, form.channels, form.bands, form.refuse_large)
         if is_dicom(head):
             raise BadImage("DICOM, which has no bands")
         with _opened(payload) as image:
             form.refuse_large(*image.size)
-            refuse_without_bands(image, form.channels)
-            return np.asarray(upright(image))
+            refuse_without_bands(image, form.channels, form.bands)
+            pixels = np.atleast_3d(np.asarray(upright(image)))  # (H, W, 1) of grey
+            return Raster(chosen(pixels, form.bands))
 
 
-def _bands_as_square(pixels: NDArray[np.uint8], form: ImageForm) -> Decoded:
+def _raster_as_square(pixels: NDArray[np.uint8], form: ImageForm) -> Decoded:
     """Bands (H, W, C) of 8 bits as a square."""
     height, width = pixels.shape[:2]
     form.refuse_large(width, height)
     cropped, enlarged = is_cropped(width, height, form.fit), is_enlarged(width, height, form.size, form.fit)
-    return Decoded(band_square(pixels, form.size, form.fit), False, cropped=cropped, enlarged=enlarged)
+    made = band_square(pixels, form.size, form.fit)
+    return Decoded(made, False, cropped=cropped, enlarged=enlarged, grey=is_grey(made))
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -373,16 +392,3 @@ def _head(payload: Payload) -> bytes:
         with payload.open("rb") as file:
             return file.read(HEAD)
     return payload[:HEAD] if isinstance(payload, bytes) else b""
-
-
-def _has_frames(image: Image.Image) -> bool:
-    """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
-
-    A photograph with others beside it, such as a preview or a depth map (MPO, HEIC), is one image: of HEIC the primary.
-    """
-    if image.format in ("MPO", "HEIF"):
-        return False
-    try:
-        return bool(getattr(image, "is_animated", False))
-    except Exception:  # damage after a GIF's first frame
-        return False

@@ -96,7 +96,7 @@ def is_deep(image: Image.Image) -> bool:
 
 def read_deep(image: Image.Image) -> DeepColours:
     """An image of which ``is_deep`` is true. Raises BadImage for a TIFF without tifffile."""
-    file: Any = image.fp
+    file: Any = getattr(image, "fp", None)
     place = file.tell()
     try:
         return _of_png(image, file) if image.format == "PNG" else _of_tiff(file)

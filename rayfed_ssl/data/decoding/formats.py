@@ -121,6 +121,19 @@ def is_tiff(head: bytes) -> bool:
     return head.startswith(_TIFF)
 
 
+def has_frames(image: Image.Image) -> bool:
+    """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
+
+    A photograph with others beside it, such as a preview or a depth map (MPO, HEIC), is one image: of HEIC the primary.
+    """
+    if image.format in ("MPO", "HEIF"):
+        return False
+    try:
+        return bool(getattr(image, "is_animated", False))
+    except Exception:  # damage after a GIF's first frame
+        return False
+
+
 def has_more_bands(image: Image.Image) -> bool:
     """Whether a TIFF has more bands than Pillow reads, by its tags."""
     return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())

@@ -46,9 +46,9 @@ def kept_range(
     """
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads(file.read_text(encoding="utf-8"))["range"]
-        pairs = tuple((float(low), float(high)) for low, high in (kept if form.bands else [kept]))
-        if len(pairs) == (form.channels if form.bands else 1) and all(low < high for low, high in pairs):
-            return pairs if form.bands else pairs[0]
+        pairs = tuple((float(low), float(high)) for low, high in (kept if form.are_bands else [kept]))
+        if len(pairs) == (form.channels if form.are_bands else 1) and all(low < high for low, high in pairs):
+            return pairs if form.are_bands else pairs[0]
     found = percentile_range(listing(), form, key, skipping)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,17 +66,17 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
         Undecodable: no pixel was counted, and some images cannot be decoded; ``skipping`` is what to do to leave these
             out, and empty where they are.
     """
-    bands = [Counts() for _ in range(form.channels)] if form.bands else [Counts()]
+    bands = [Counts() for _ in range(form.channels)] if form.are_bands else [Counts()]
     _over(listing, form, bands, key, skipping)
     if not bands[0].total and bands[0].colours:
         raise UserError(_needs_its_own_range(bands[0].colours, key))
-    of_bands = [f"band {number} of " for number in range(len(bands))] if form.bands else [""]
-    allowed = f"[low, high], or {form.channels} of these" if form.bands else "null, or [low, high]"
+    of_bands = [f"band {number} of " for number in range(len(bands))] if form.are_bands else [""]
+    allowed = f"[low, high], or {form.channels} of these" if form.are_bands else "null, or [low, high]"
     for counts, which in zip(bands, of_bands, strict=True):
         if not counts.total:
             some = f"{which}all {counts.blank} training images of more than 8 bits are" if counts.blank else ""
             none = f"{some} of one value each" if some else "no training image has more than 8 bits"
-            or_so = allowed if some or not form.bands else "null"
+            or_so = allowed if some or not form.are_bands else "null"
             raise UserError(f"{key}.range: found {PERCENTILES}, but {none}; allowed: {or_so}")
     if not all(counts.all_whole for counts in bands):
         for counts in bands:
@@ -89,7 +89,7 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
                 f"{key}.range: found {PERCENTILES}, but the 0.5th and the 99.5th percentile of the pixels of {which}"
                 f"{counts.images} training images of more than 8 bits are both {low:g}; allowed: {allowed}"
             )
-    return ranges if form.bands else ranges[0]
+    return ranges if form.are_bands else ranges[0]
 
 
 def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
@@ -113,7 +113,7 @@ def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skip
         if isinstance(values, int):
             bands[0].add_colours(values)
             return False
-        parts = [values[..., band] for band in range(len(bands))] if form.bands else [values]
+        parts = [values[..., band] for band in range(len(bands))] if form.are_bands else [values]
         if not np.isfinite(values).all():
             return False
         decoded = [counts.add(part) for counts, part in zip(bands, parts, strict=True)]
