@@ -35,7 +35,6 @@ from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.bands import Bands
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, allowed_instead, as_lists, in_pairs
 from rayfed_ssl.data.decoding.decode import MOST_PIXELS, ImageForm
 from rayfed_ssl.data.decoding.squares import Background, Fit
@@ -112,6 +111,11 @@ class SourceConfig(Block):
     """Of arrays and TIFF: which bands are read, in this order, numbered from 1 as GDAL and rasterio do; as many as
     ``channels``. Three are RGB, as ``[4,3,2]`` of Sentinel-2, one is grey. null: all.
     """
+    nodata: Annotated[float, Field(allow_inf_nan=False)] | Literal["file"] | None = None
+    """Of images read band by band (``bands``, or other ``channels`` than 1 and 3): which values are missing. They count
+    for no range and become 0. ``file``: NaN, infinity, and a TIFF's GDAL_NODATA; a number: NaN, infinity and it; null:
+    NaN and infinity cannot be decoded, and GDAL_NODATA is not looked at.
+    """
     range: Annotated[Range | Ranges | Literal["percentiles"] | None, BeforeValidator(in_pairs)] = None
     """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield; of bands
     for all, or a list of one each; ``percentiles``: the 0.5th and 99.5th of training pixels, of bands each its own;
@@ -152,6 +156,8 @@ class SourceConfig(Block):
         if self.bands is not None and len(self.bands) != self.channels:
             raise ValueError(f"bands: found {len(self.bands)} of them; allowed: as many as channels, {self.channels}")
         chosen = self.bands is not None
+        if self.nodata is not None and not (chosen or are_bands(self.channels)):
+            raise ValueError(f"nodata: found {self.nodata}; needs bands, such as [1] with channels: 1, or [1, 2, 3]")
         if isinstance(self.range, tuple) and (allowed := allowed_instead(self.range, self.channels, chosen)):
             raise ValueError(f"range: found {as_lists(self.range)}; allowed: {allowed}")
         return self
@@ -161,11 +167,14 @@ class SourceConfig(Block):
         return {"train": self.limit, "test": self.test_limit}
 
 
-def with_bands(config: SourceConfig, bands: Bands | None) -> SourceConfig:
-    """The block that reads these bands unless it says which; of a source whose images have none it reads no others."""
-    if "bands" in config.model_fields_set or not SOURCES[config.name].bands:
+def with_bands(config: SourceConfig, run: SourceConfig) -> SourceConfig:
+    """The block that reads the run's bands and nodata unless it says which; a source whose images have none keeps its
+    own.
+    """
+    if not SOURCES[config.name].bands:
         return config
-    return config.model_copy(update={"bands": bands})
+    free = {"bands", "nodata"} - config.model_fields_set
+    return config.model_copy(update={key: getattr(run, key) for key in free})
 
 
 def in_channels(config: SourceConfig, channels: int, key: str) -> SourceConfig:
@@ -295,9 +304,8 @@ def load(
     source = SOURCES[config.name].open(config, cache, key)
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
-    form = ImageForm(
-        config.image_size, config.max_pixels, config.channels, None, config.fit, config.background, config.bands
-    )
+    form = ImageForm(config.image_size, config.max_pixels, config.channels, None, config.fit, config.background)
+    form = replace(form, bands=config.bands, nodata=config.nodata)
     source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and source.doubt and "layout" not in config.model_fields_set:
@@ -378,7 +386,7 @@ def _scaling(
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError as ``add_files`` does."""
     settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
-    for name in ("fit", "group", "background", "test_split", "bands"):
+    for name in ("fit", "group", "background", "test_split", "bands", "nodata"):
         if settings[name] == SourceConfig.model_fields[name].default:
             del settings[name]  # its default changes no key
     ranged, rasters = config.range is not None, are_bands(config.channels) or config.bands is not None

@@ -133,7 +133,9 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
     known["background"] = form.background
     if _has_range_of_run(encoder):
         known["range"] = form.range
-    form = replace(form, bands=source.bands)  # where they stand may be another place than in the run's images
+    form = replace(
+        form, bands=source.bands, nodata=source.nodata
+    )  # where they stand may be another place than in the run's images
     if "max_pixels" in source.model_fields_set:
         form = replace(form, max_pixels=source.max_pixels)  # it changes no pixel
     if source.range == encoder.config.data.range == PERCENTILES:
@@ -208,7 +210,7 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> _Images:
         assert block.path is not None
         if has_client_folders(Path(block.path).expanduser(), KEY):
             block = block.model_copy(update={"layout": "clients"})
-    block = with_bands(block, encoder.transform.bands)
+    block = with_bands(block, encoder.config.data)
     if "channels" not in block.model_fields_set:
         block = in_channels(block, encoder.transform.channels, KEY)
     said = {"name": block.name, **block.model_dump(mode="json", exclude_defaults=True)}

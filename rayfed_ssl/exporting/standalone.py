@@ -37,7 +37,8 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     """A file or a Pillow image as (S, S, C) uint8, grey or RGB, as in the training: its central square, or, by ``fit``
     of the input, all of it padded or stretched to a square. Of bands a tensor or NumPy array (H, W, C), of 8 bits or of
     more, which are scaled to 0..255 by ``range_of_deep_images``, one range or one of each band. Where the input names
-    ``bands``, from 1, the array holds all of an image's, of which these are taken.
+    ``bands``, from 1, the array holds all of an image's, of which these are taken. Where it names ``nodata``, NaN,
+    infinity and this number become 0.
 
     The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
     eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
@@ -84,17 +85,35 @@ def _square_of_bands(pixels: Any, config: dict[str, Any]) -> Tensor:
     values = values[..., [band - 1 for band in chosen]] if chosen else values
     if values.dtype != torch.uint8 and value_range is None and channels > 1:
         raise ValueError(f"bands of {values.dtype}, and the encoder's run had none of more than 8 bits")
+    missing = _missing(values, config["input"].get("nodata"))
+    if missing.all():
+        raise ValueError(f"{found}, no pixel of which holds data")
     squares = []
     for number in range(channels):
-        band = values[..., number]
-        if band.dtype != torch.uint8:
-            each: Any = [float(band.double().min()), float(band.double().max())] if value_range is None else value_range
+        band, gone = values[..., number].double(), missing[..., number]
+        if gone.any():
+            band[gone] = band[~gone].min() if not gone.all() else 0.0
+        if values.dtype != torch.uint8:
+            each: Any = [float(band.min()), float(band.max())] if value_range is None else value_range
             low, high = each[number] if isinstance(each[0], list) else each
-            band = _scaled(band.double(), low, high, found)
+            band = _scaled(band, low, high, found)
+        band = band.to(torch.uint8).masked_fill(gone, 0)
         image = frombytes("L", (values.shape[1], values.shape[0]), bytes(band.flatten().tolist()))
         image = image if image.size == (side, side) else _fitted(image, side, config["input"].get("fit", "crop"))
         squares.append(torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side))
     return torch.stack(squares, dim=-1)
+
+
+def _missing(values: Tensor, nodata: str | float | None) -> Tensor:
+    """Where there is no data: NaN, infinity and a number ``nodata``; nowhere if it is None."""
+    numbers = values.double()
+    if nodata is None:
+        return torch.zeros_like(numbers, dtype=torch.bool)
+    missing = ~torch.isfinite(numbers)
+    if isinstance(nodata, str):
+        return missing
+    held = torch.tensor(nodata, dtype=values.dtype if values.is_floating_point() else torch.float64)
+    return missing | (numbers == held.double())
 
 
 def _scaled(values: Tensor, low: float, high: float, called: str) -> Tensor:

@@ -73,12 +73,10 @@ def use_of(encoder: RunEncoder, form: str) -> str:
     said = {"side": side, "channels": channels, "dim": encoder.module.dim, "image": image}
     square = SQUARES[encoder.transform.fit]
     if bands is not None or are_bands(channels):
-        which = (
-            "the bands"
-            if bands is None
-            else f"all bands, of which {', '.join(map(str, bands))} (the first is 1) are taken,"
-        )
-        array = f"An array (H, W, {channels if bands is None else 'C'}) of {which}"
+        array = f"An array (H, W, {channels}) of the bands"
+        if bands is not None:
+            which = ", ".join(map(str, bands))
+            array = f"An array (H, W, C) of all bands, of which {which} (the first is 1) are taken,"
         prepared = BANDS.format(image=array, side=side, range=_ranges(encoder.transform.range), square=square)
     else:
         colour, scaled_by = "grey" if channels == 1 else "RGB", _ranges(encoder.transform.range)

@@ -24,7 +24,7 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.decoding.bands import Bands, fits
+from rayfed_ssl.data.decoding.bands import FILE, Bands, Nodata, fits
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, as_lists, is_one
 from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
 from rayfed_ssl.data.decoding.squares import Background, Fit
@@ -84,12 +84,14 @@ def as_input(config: SourceConfig, range: Range | Ranges | None) -> dict[str, An
     ``range`` is what those of more were scaled by, of percentiles what they were.
     """
     given = None if range is None else as_lists(range)
-    said = {"fit": config.fit, "background": config.background, RANGE: given}
-    return said if config.bands is None else {**said, "bands": list(config.bands)}
+    said: dict[str, Any] = {"fit": config.fit, "background": config.background, RANGE: given}
+    if config.bands is not None:
+        said["bands"] = list(config.bands)
+    return said if config.nodata is None else {**said, "nodata": config.nodata}
 
 
 def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """``fit``, ``background``, ``range`` and ``bands`` as the json's ``input`` says them, where it does. Raises
+    """``fit``, ``background``, ``range`` and the like as the json's ``input`` says them, where it does. Raises
     UserError where it cannot mean them, and where ``options`` say another.
     """
     found: dict[str, Any] = {name: said[name] for name in WORDS if name in said}
@@ -101,6 +103,10 @@ def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, 
         if not isinstance(given, list) or not given or not all(type(band) is int and band > 0 for band in given):
             raise UserError(f"encoder description: found input.bands {given!r}; allowed: a list of bands from 1")
         found["bands"] = tuple(given)
+    if "nodata" in said:
+        found["nodata"] = given = said["nodata"]
+        if given != FILE and type(given) not in (int, float):
+            raise UserError(f"encoder description: found input.nodata {given!r}; allowed: {FILE}, or a number")
     for name, words in WORDS.items():
         if name in found and found[name] not in words:
             raise UserError(f"encoder description: found input.{name} {found[name]!r}; allowed: {', '.join(words)}")
@@ -142,7 +148,7 @@ class Transform:
 
     ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
     image's own. ``fit`` says how images become squares, ``background`` what transparent pixels are laid on, ``bands``
-    which of an image's bands are read.
+    which of an image's bands are read, ``nodata`` which of their values are missing.
     Where ``mean`` and ``std`` have another number of values than there are channels, as for grey images, each channel
     takes their mean, as in training.
     """
@@ -156,15 +162,16 @@ class Transform:
     fit: Fit = "crop"
     background: Background = "black"
     bands: Bands | None = None
+    nodata: Nodata | None = None
 
     @classmethod
     def described(cls, description: Mapping[str, Any], **options: Any) -> Self:
         """The transform that the json beside an exported encoder names; ``options`` are ``range``, ``max_pixels``,
-        ``fit``, ``background`` and ``bands``, by default what the json says of them.
+        ``fit``, ``background``, ``bands`` and ``nodata``, by default what the json says of them.
 
         Raises:
-            UserError: the json says nothing of an input, or another ``range``, ``fit``, ``background`` or ``bands``
-                than ``options``.
+            UserError: the json says nothing of an input, or another ``range``, ``fit``, ``background``, ``bands``
+                or ``nodata`` than ``options``.
         """
         try:
             size, channels = int(description["image_size"]), int(description.get("channels", 3))
@@ -183,7 +190,7 @@ class Transform:
         """The transform of an encoder of a run with images by ``config``, by the json beside it, which alone says what
         percentiles are; raises UserError as :meth:`described`, and where it does not say so.
         """
-        options = config.model_dump(include={"range", "max_pixels", "fit", "background", "bands"})
+        options = config.model_dump(include={"range", "max_pixels", "fit", "background", "bands", "nodata"})
         if config.range == PERCENTILES:
             del options["range"]
         transform = cls.described(description, **options)
@@ -195,7 +202,8 @@ class Transform:
     def form(self) -> ImageForm:
         """What images are brought to before they are scaled and normalised."""
         channels, background = self.channels, self.background
-        return ImageForm(self.image_size, self.max_pixels, channels, self.range, self.fit, background, self.bands)
+        rasters = self.bands, self.nodata
+        return ImageForm(self.image_size, self.max_pixels, channels, self.range, self.fit, background, *rasters)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

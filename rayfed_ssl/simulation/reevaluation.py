@@ -147,11 +147,11 @@ def _other_images(
     if form.get("range") == PERCENTILES:  # of the run's own training images
         form["range"] = Transform.of_run(exported_by(run)[0].description, config.data).range
     source = data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name}
-    for key in data.model_fields_set.intersection((*free, "bands")):
+    for key in data.model_fields_set.intersection((*free, "bands", "nodata")):
         source[key] = getattr(data, key)  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     with columns_in_block({"name": data.name, **source}, "--data "):
-        asked = sources.with_bands(data, config.data.bands)
+        asked = sources.with_bands(data, config.data)
         asked = sources.in_channels(asked, config.data.channels, "--data").model_copy(update=form)
         hint = f"give --data {in_block(skip)}"
         dataset = sources.load(asked, skipping=hint, range_may_be_unused="range" not in data.model_fields_set)

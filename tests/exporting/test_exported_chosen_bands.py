@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +147,31 @@ def test_a_transform_takes_arrays_of_all_bands_alone(encoder: RunEncoder) -> Non
     said["input"]["bands"] = CHOSEN
     with pytest.raises(UserError, match=r"^encoder: found bands \[1, 2, 3\]; its run read its images with \[5, 1, 2\]"):
         Transform.described(said, bands=(1, 2, 3))
+
+
+@pytest.mark.parametrize("nodata", ["file", -9999.0])
+def test_missing_data_are_as_in_the_run(encoder: RunEncoder, nodata: str | float, tmp_path: Path) -> None:
+    draw, ranges = np.random.default_rng(0), tuple((float(low), float(high)) for low, high in RANGES)
+    transform = replace(encoder.transform, nodata=nodata, range=ranges)
+    said = {"image_size": SIDE, "channels": 3, "input": {"mean": [0.5] * 3, "std": [1] * 3, "bands": CHOSEN}}
+    said["input"] |= {"range_of_deep_images": RANGES, "nodata": nodata}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    assert Transform.described(said).nodata == nodata
+    for kind in ("float32", "float64", "int16", "uint8"):
+        image = striped()[0][0].clip(0, 250 if kind == "uint8" else None).astype(kind)
+        missing = draw.random(image.shape) < 0.1
+        if kind.startswith("f"):
+            image[missing] = np.nan if nodata == "file" else nodata
+        elif kind == "int16" and nodata != "file":
+            image[missing] = nodata
+        else:
+            missing[:] = False
+        found = transform.pixels([image])[0]
+        np.testing.assert_array_equal(standalone.square(image, tmp_path).numpy(), found)
+        assert not found[missing[..., [4, 0, 1]]].any()
+        assert found[~missing[..., [4, 0, 1]]].any()
+    with pytest.raises(ValueError, match=r", no pixel of which holds data$"):
+        standalone.square(np.full((SIDE, SIDE, 5), np.nan, np.float32), tmp_path)
+    said["input"]["nodata"] = "tag"
+    with pytest.raises(UserError, match=r"^encoder description: found input\.nodata 'tag'; allowed: file, or"):
+        Transform.described(said)

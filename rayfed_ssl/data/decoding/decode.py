@@ -29,12 +29,15 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding import dicom
 from rayfed_ssl.data.decoding.bands import (
     Bands,
+    Nodata,
     Raster,
     bands_of_array,
     bands_of_tiff,
     bands_to_eight_bits,
     chosen,
+    holds_nodata,
     refuse_without_bands,
+    with_missing,
 )
 from rayfed_ssl.data.decoding.bit_depth import (
     EightBitImage,
@@ -56,13 +59,13 @@ from rayfed_ssl.data.decoding.dicom_heads import HEAD, is_dicom
 from rayfed_ssl.data.decoding.formats import (
     DICOM,
     FORMATS,
-    SUFFIXES,
     UNKNOWN,
     has_frames,
     has_more_bands,
     heic_format,
     is_tiff,
     jpeg2000_depth,
+    may_be_dicom,
     tiff_found,
     undecodable,
 )
@@ -91,6 +94,7 @@ class ImageForm:
     ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
     image's own. ``fit`` says how images that are no squares become some, ``background`` what transparent pixels are
     laid on. ``bands`` are those of each image that are read, as many as ``channels``; None: all are.
+    ``nodata`` says which of their values are missing.
     """
 
     size: int
@@ -100,6 +104,7 @@ class ImageForm:
     fit: Fit = "crop"
     background: Background = "black"
     bands: Bands | None = None
+    nodata: Nodata | None = None
 
     @property
     def are_bands(self) -> bool:
@@ -141,7 +146,8 @@ class Decoded:
     larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, ``narrow`` and ``spiked``
     as of ``EightBitImage``;
     ``bands`` if the file has more than those of the colours and of transparency, which alone were read;
-    ``grey`` if all pixels are, though there are three channels."""
+    ``grey`` if all pixels are, though there are three channels; ``filled`` if some were missing, ``unfilled`` if some
+    have the value that their file (TIFF) has for those and were read like any other."""
 
     pixels: NDArray[np.uint8]
     high_bit_depth: bool
@@ -155,6 +161,8 @@ class Decoded:
     bands: bool = False
     windowed: bool = False
     grey: bool = False
+    filled: bool = False
+    unfilled: bool = False
 
 
 def decode(payload: Payload, form: ImageForm) -> Decoded:
@@ -172,12 +180,12 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
         raise BadImage("no image bytes")
     if form.as_rasters:
         of = bands_to_eight_bits(raster := _raster(payload, form), form.range)
-        made = _raster_as_square(of.pixels, form)
+        made = replace(_raster_as_square(of.pixels, form), filled=raster.missing is not None, unfilled=raster.unfilled)
         return made if raster.values.dtype == np.uint8 else _told(made, of)
     if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
         return _told(decode((of := colours_to_eight_bits(payload, form.one_range)).pixels, form), of)
     with _reasons(payload):
-        if not isinstance(payload, np.ndarray) and _may_be_dicom(payload) and is_dicom(_head(payload)):
+        if not isinstance(payload, np.ndarray) and may_be_dicom(payload) and is_dicom(_head(payload)):
             return _decoded_dicom(payload, form)
         try:
             opened = _opened(payload)
@@ -186,15 +194,16 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
                 raise
             return _of_deep(deep, form)
         with opened as image:
-            frames, bands = has_frames(image), has_more_bands(image)
+            frames, bands, by_pillow = has_frames(image), has_more_bands(image), not is_deep(image)
             decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
-            return replace(decoded, frames=frames, bands=bands)
+            unfilled = decoded.unfilled or (by_pillow and holds_nodata(image))
+            return replace(decoded, frames=frames, bands=bands, unfilled=unfilled)
 
 
 def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | int:
     """The values of any shape that a range scales, without the padding of DICOM files and what is transparent; of bands
-    (H, W, C). Of an image of 8 bits, and of colours of a format of which no range but that of their bits scales them,
-    such as JPEG 2000: the bits of each channel.
+    (H, W, C), NaN where data are missing. Of an image of 8 bits, and of colours of a format of which no range but that
+    of their bits scales them, such as JPEG 2000: the bits of each channel.
 
     Raises:
         BadImage: as ``decode``, but for values that are not finite.
@@ -202,11 +211,11 @@ def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float
     if payload is None:
         raise BadImage("no image bytes")
     if form.as_rasters:
-        payload = _raster(payload, form).values
+        payload = _raster(payload, form).marked
     if isinstance(payload, np.ndarray):
         return 8 if payload.dtype == np.uint8 else payload.astype(np.float64)
     with _reasons(payload):
-        if _may_be_dicom(payload) and is_dicom(_head(payload)):
+        if may_be_dicom(payload) and is_dicom(_head(payload)):
             with dicom.opened(payload) as scan:
                 form.refuse_large(*scan.size)
                 frame = scan.frame((0.0, 1.0))  # with any range the file's window is not looked for
@@ -309,7 +318,8 @@ def _of_deep(deep: DeepColours, form: ImageForm) -> Decoded:
     range = form.one_range
     assert range is not None
     image, of = deep.scaled(range)
-    return replace(_told(_as_square(image, image.size, form), of), frames=deep.frames, bands=deep.bands)
+    made = _told(_as_square(image, image.size, form), of)
+    return replace(made, frames=deep.frames, bands=deep.bands, unfilled=deep.unfilled)
 
 
 def _told(decoded: Decoded, of: EightBitImage) -> Decoded:
@@ -347,17 +357,17 @@ def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> De
 def _raster(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> Raster:
     """The bands that are read, of any type. Raises BadImage."""
     if isinstance(payload, np.ndarray):
-        return bands_of_array(payload, form.channels, form.bands)
+        return with_missing(bands_of_array(payload, form.channels, form.bands), form.nodata)
     with _reasons(payload):
         if is_tiff(head := _head(payload)):
-            return bands_of_tiff(payload, form.channels, form.bands, form.refuse_large)
+            return bands_of_tiff(payload, form.channels, form.bands, form.refuse_large, form.nodata)
         if is_dicom(head):
             raise BadImage("DICOM, which has no bands")
         with _opened(payload) as image:
             form.refuse_large(*image.size)
             refuse_without_bands(image, form.channels, form.bands)
             pixels = np.atleast_3d(np.asarray(upright(image)))  # (H, W, 1) of grey
-            return Raster(chosen(pixels, form.bands))
+            return with_missing(Raster(chosen(pixels, form.bands)), form.nodata)
 
 
 def _raster_as_square(pixels: NDArray[np.uint8], form: ImageForm) -> Decoded:
@@ -379,11 +389,6 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
         if (heic := heic_format(_head(payload))) is None:
             raise
     return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=(heic,))
-
-
-def _may_be_dicom(payload: bytes | Path) -> bool:
-    """Whether to look for DICOM: any bytes, and files that have no suffix of another format."""
-    return isinstance(payload, bytes) or payload.suffix.lower() not in SUFFIXES - DICOM
 
 
 def _head(payload: Payload) -> bytes:

@@ -30,7 +30,15 @@ from rayfed_ssl.data.decoding.bit_depth import (
     is_high_bit_depth,
     to_bytes,
 )
-from rayfed_ssl.data.decoding.formats import PHOTOMETRIC, RGB, TIFFFILE_HERE, TIFFFILE_NEEDED, tiff_tags
+from rayfed_ssl.data.decoding.formats import (
+    GDAL_NODATA,
+    PHOTOMETRIC,
+    RGB,
+    TIFFFILE_HERE,
+    TIFFFILE_NEEDED,
+    gdal_nodata,
+    tiff_tags,
+)
 from rayfed_ssl.data.decoding.upright import ORIENTATION, orientation, turned
 from rayfed_ssl.data.images import BadImage, Payload
 
@@ -43,13 +51,14 @@ _ASSOCIATED, _UNASSOCIATED = 1, 2  # of ExtraSamples: TIFF 6.0, section 18
 class DeepColours:
     """``values`` (H, W, C) of any type, upright, and how opaque each pixel is, ``opacity`` (H, W) uint8; None: all are.
     ``frames`` if the file has more than one, of which this is the first; ``bands`` if it has more than the colours and
-    transparency.
+    transparency, ``unfilled`` if pixels have the value that the file has for missing data.
     """
 
     values: NDArray[np.generic]
     opacity: NDArray[np.uint8] | None = None
     frames: bool = False
     bands: bool = False
+    unfilled: bool = False
 
     @property
     def seen(self) -> NDArray[np.float64]:
@@ -155,7 +164,9 @@ def _of_tiff(file: IO[bytes], check: Callable[[int, int], object] = lambda width
         check(page.imagewidth, page.imagelength)
         samples = np.moveaxis(page.asarray(), page.axes.index("S"), -1)
         kinds, turn = tuple(map(int, page.extrasamples)), int(getattr(page.tags.get(ORIENTATION), "value", 1))
+        number = gdal_nodata(getattr(page.tags.get(GDAL_NODATA), "value", ""))
     values, opacity = samples[..., :3], None
+    unfilled = number is not None and bool((values == number).any())
     if kinds[:1] in ((_ASSOCIATED,), (_UNASSOCIATED,)):
         alpha = samples[..., 3]
         if alpha.dtype.kind != "u":
@@ -164,7 +175,9 @@ def _of_tiff(file: IO[bytes], check: Callable[[int, int], object] = lambda width
         if kinds[0] == _ASSOCIATED:  # colours were multiplied by it
             values = values * (np.iinfo(alpha.dtype).max / np.maximum(alpha, 1)[..., None])
     bands = samples.shape[2] > (3 if opacity is None else 4)
-    return DeepColours(turned(values, turn), None if opacity is None else turned(opacity, turn), frames, bands)
+    return DeepColours(
+        turned(values, turn), None if opacity is None else turned(opacity, turn), frames, bands, unfilled
+    )
 
 
 def _of_eight_bits(alpha: NDArray[Any]) -> NDArray[np.uint8]:

@@ -64,6 +64,7 @@ _CODESTREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its markers SOC and SIZ
 _BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
 _BITS, _BANDS, _KIND = 258, 277, 339  # TIFF 6.0: BitsPerSample, SamplesPerPixel, SampleFormat
 PHOTOMETRIC, RGB = 262, 2  # TIFF 6.0, section 6
+GDAL_NODATA = 42113  # of GDAL's GeoTIFF driver: text of a number, for all bands
 _KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floats", 5: "complex numbers", 6: "complex numbers"}
 _BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # TIFF 6.0, section 2, and BigTIFF
@@ -121,6 +122,11 @@ def is_tiff(head: bytes) -> bool:
     return head.startswith(_TIFF)
 
 
+def may_be_dicom(payload: bytes | Path) -> bool:
+    """Whether to look for DICOM: any bytes, and files that have no suffix of another format."""
+    return isinstance(payload, bytes) or payload.suffix.lower() not in SUFFIXES - DICOM
+
+
 def has_frames(image: Image.Image) -> bool:
     """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
 
@@ -137,6 +143,14 @@ def has_frames(image: Image.Image) -> bool:
 def has_more_bands(image: Image.Image) -> bool:
     """Whether a TIFF has more bands than Pillow reads, by its tags."""
     return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
+
+
+def gdal_nodata(text: object) -> float | None:
+    """The number that the tag GDAL_NODATA says; None without one."""
+    try:
+        return float(str(text).strip("\0 "))
+    except ValueError:
+        return None
 
 
 def tiff_tags(payload: Payload) -> tuple[int, list[int], int, bool] | None:

@@ -35,6 +35,12 @@ SAID = {  # of one image, of several; and what of it is no matter of a model car
         "have transparent pixels, which are laid on {background}",
         "; {key}.background says on what",
     ),
+    "filled": ("has pixels without data, which become black", "have pixels without data, which become black", ""),
+    "unfilled": (
+        "has pixels of its GDAL_NODATA value (TIFF), which are read like any other",
+        "have pixels of their GDAL_NODATA value (TIFF), which are read like any other",
+        "; {key}.nodata=file with {key}.bands leaves them out of ranges and makes them black",
+    ),
     "cropped": (
         "loses more than half of its area: the central square is taken",
         "lose more than half of their area: of each the central square is taken",

@@ -2,12 +2,13 @@
 
 The range is the 0.5th and the 99.5th percentile of all pixels of all training images of more than 8 bits together: the
 smallest value that at least that share of the pixels does not exceed. Test images do not count, nor do images of one
-value alone, the padding of DICOM files, what is transparent, colours that the range of their bits alone scales (such as
-JPEG 2000's), and images that cannot be decoded. Pixels are counted, so the result does not depend on the order or on
-threads, and memory does not grow with the images: whole numbers from -32,768 to 65,535, as 16 bits hold, one by one in
-one pass. Other values are counted as float32 in two passes, first by their upper 16 bits, then by the lower 16 bits of
-those whose upper ones are the percentile's: exactly, too. Colours share one range. Of bands each has its own, counted
-in the same passes, which takes 2.4 MB a band; an image counts for the bands in which it has several values.
+value alone, the padding of DICOM files, missing data, what is transparent, colours that the range of their bits alone
+scales (such as JPEG 2000's), and images that cannot be decoded. Pixels are counted, so the result does not depend on
+the order or on threads, and memory does not grow with the images: whole numbers from -32,768 to 65,535, as 16 bits
+hold, one by one in one pass. Other values are counted as float32 in two passes, first by their upper 16 bits, then by
+the lower 16 bits of those whose upper ones are the percentile's: exactly, too. Colours share one range. Of bands each
+has its own, counted in the same passes, which takes 2.4 MB a band; an image counts for the bands in which it has
+several values.
 
 Shape legend: P pixels that count of one image, C bands.
 """
@@ -114,10 +115,12 @@ def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skip
             bands[0].add_colours(values)
             return False
         parts = [values[..., band] for band in range(len(bands))] if form.are_bands else [values]
-        if not np.isfinite(values).all():
+        if form.nodata is not None:
+            parts = [part[np.isfinite(part)] for part in parts]
+        elif not np.isfinite(values).all():
             return False
         decoded = [counts.add(part) for counts, part in zip(bands, parts, strict=True)]
-        return all(decoded)
+        return any(decoded)
 
     added, done, broken = False, 0, list[str]()
     first: BadImage | None = None

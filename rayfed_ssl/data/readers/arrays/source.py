@@ -264,6 +264,8 @@ def _chosen_axes(array: Header, key: str, bands: Bands) -> tuple[int, ...]:
     of another length, of others the one that is shorter than both sides. Raises UserError.
     """
     shape, sides = array.shape, array.shape[1:]
+    if len(sides) == 2 and bands == (1,):
+        return 0, 1
     if len(sides) == 3:
         first, middle, last = sides
         is_last = last < min(first, middle) or first == middle != last
