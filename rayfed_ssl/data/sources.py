@@ -114,7 +114,7 @@ class SourceConfig(Block):
     nodata: Annotated[float, Field(allow_inf_nan=False)] | Literal["file"] | None = None
     """Of images read band by band (``bands``, or other ``channels`` than 1 and 3): which values are missing. They count
     for no range and become 0. ``file``: NaN, infinity, and a TIFF's GDAL_NODATA; a number: NaN, infinity and it; null:
-    NaN and infinity cannot be decoded, and GDAL_NODATA is not looked at.
+    NaN and infinity cannot be decoded, and GDAL_NODATA is a value like any other.
     """
     range: Annotated[Range | Ranges | Literal["percentiles"] | None, BeforeValidator(in_pairs)] = None
     """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield; of bands

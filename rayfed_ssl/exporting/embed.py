@@ -133,9 +133,7 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
     known["background"] = form.background
     if _has_range_of_run(encoder):
         known["range"] = form.range
-    form = replace(
-        form, bands=source.bands, nodata=source.nodata
-    )  # where they stand may be another place than in the run's images
+    form = replace(form, bands=source.bands, nodata=source.nodata)  # files may hold the same bands in other places
     if "max_pixels" in source.model_fields_set:
         form = replace(form, max_pixels=source.max_pixels)  # it changes no pixel
     if source.range == encoder.config.data.range == PERCENTILES:

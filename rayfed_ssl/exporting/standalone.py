@@ -78,6 +78,7 @@ def _square_of_bands(pixels: Any, config: dict[str, Any]) -> Tensor:
     found = "a file or a Pillow image" if not hasattr(pixels, "shape") else f"an array {tuple(pixels.shape)}"
     chosen = config["input"].get("bands")
     most = max(chosen) if chosen else channels
+    pixels = pixels[..., None] if chosen and len(getattr(pixels, "shape", ())) == 2 else pixels
     if len(getattr(pixels, "shape", ())) != 3 or pixels.shape[2] < most or (not chosen and pixels.shape[2] > most):
         more = " with all bands, so many or more" if chosen else ""
         raise ValueError(f"{found}; the encoder takes an array (H, W, {most}){more}")

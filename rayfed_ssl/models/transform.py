@@ -71,7 +71,8 @@ def _check_bands(pixels: NDArray[Any], channels: int, bands: Bands | None, posit
     """Raise UserError for an array that is no image of so many bands, or of those that are chosen."""
     shape, dtype = pixels.shape, pixels.dtype
     depth = dtype == np.uint8 or (dtype.kind in "iuf" and dtype.name not in (*NO_PIXELS, "int8"))
-    if pixels.ndim == 3 and fits(shape[2], channels, bands) and depth and min(shape):
+    count = shape[2] if pixels.ndim == 3 else int(pixels.ndim == 2 and bands is not None)  # (H, W) has one band
+    if count and fits(count, channels, bands) and depth and min(shape):
         return
     first = pixels.ndim == 3 and fits(shape[0], channels, bands)
     hint = "; channels come last: image.transpose(1, 2, 0)" if first else ""

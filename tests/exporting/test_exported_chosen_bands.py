@@ -170,6 +170,13 @@ def test_missing_data_are_as_in_the_run(encoder: RunEncoder, nodata: str | float
         np.testing.assert_array_equal(standalone.square(image, tmp_path).numpy(), found)
         assert not found[missing[..., [4, 0, 1]]].any()
         assert found[~missing[..., [4, 0, 1]]].any()
+    grey = replace(transform, channels=1, bands=(1,), range=None)
+    said |= {"channels": 1, "input": {**said["input"], "bands": [1], "range_of_deep_images": None}}
+    (tmp_path / "grey").mkdir()
+    (tmp_path / "grey/config.json").write_text(json.dumps(said))
+    image = striped()[0][0][..., 0].astype(np.float32)
+    image[3, 4:9] = np.nan
+    np.testing.assert_array_equal(standalone.square(image, tmp_path / "grey").numpy(), grey.pixels([image])[0])
     with pytest.raises(ValueError, match=r", no pixel of which holds data$"):
         standalone.square(np.full((SIDE, SIDE, 5), np.nan, np.float32), tmp_path)
     said["input"]["nodata"] = "tag"

@@ -71,7 +71,8 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
     _over(listing, form, bands, key, skipping)
     if not bands[0].total and bands[0].colours:
         raise UserError(_needs_its_own_range(bands[0].colours, key))
-    of_bands = [f"band {number} of " for number in range(len(bands))] if form.are_bands else [""]
+    numbers = form.bands or range(1, form.channels + 1)
+    of_bands = [f"band {number} of " for number in numbers] if form.are_bands else [""]
     allowed = f"[low, high], or {form.channels} of these" if form.are_bands else "null, or [low, high]"
     for counts, which in zip(bands, of_bands, strict=True):
         if not counts.total:

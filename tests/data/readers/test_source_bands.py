@@ -175,9 +175,9 @@ def test_a_range_for_all_bands_notes_those_that_it_does_not_fit(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({4: 7}, r"^data\.range: found percentiles, but band 4 of all 10 training images of more than 8 bits are of one"
+        ({4: 7}, r"^data\.range: found percentiles, but band 5 of all 10 training images of more than 8 bits are of one"
                  r" value each; allowed: \[low, high\], or 5 of these$"),
-        ({2: None}, r"percentile of the pixels of band 2 of 10 training images of more than 8 bits are both 0; allowe"
+        ({2: None}, r"percentile of the pixels of band 3 of 10 training images of more than 8 bits are both 0; allowe"
                     r"d: \[low, high\], or 5 of these$"),
     ],
 )  # fmt: skip
