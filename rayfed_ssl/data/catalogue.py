@@ -129,7 +129,7 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
 
 def _of_arrays(path: Path, config: SourceConfig, key: str) -> Catalogue:
     columns = config.columns.model_copy(update={"client": None, "group": None})  # nobody asks whose images are
-    arrays = open_arrays(path, columns, key, config.channels)
+    arrays = open_arrays(path, columns, key, config.channels, config.bands)
     found = read_beside(arrays, [*arrays.images], columns, key)
     splits = tuple((split, len(images)) for split, images in arrays.images.items() if split != WHOLE)
 

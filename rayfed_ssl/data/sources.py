@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,12 +36,10 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, allowed_instead, as_lists, in_pairs
-from rayfed_ssl.data.decoding.decode import MOST_PIXELS, Background, ImageForm
-from rayfed_ssl.data.decoding.dicom import installed
-from rayfed_ssl.data.decoding.formats import HEIC_HERE, TIFFFILE_HERE
-from rayfed_ssl.data.decoding.squares import Fit
+from rayfed_ssl.data.decoding.decode import MOST_PIXELS, ImageForm
+from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.data.images import MOST_BANDS, Dataset, Images, Listing, Scaling, Source, are_bands
-from rayfed_ssl.data.pixels.cache_names import add_files, root_of
+from rayfed_ssl.data.pixels.cache_names import add_files, left_out, root_of
 from rayfed_ssl.data.pixels.copies import kept_copies
 from rayfed_ssl.data.pixels.digests import kept_digests
 from rayfed_ssl.data.pixels.notes import scaled
@@ -54,9 +51,10 @@ from rayfed_ssl.data.readers.digits import digits_source
 from rayfed_ssl.data.readers.folders.layouts import Layout
 from rayfed_ssl.data.readers.folders.names import expression
 from rayfed_ssl.data.readers.folders.source import folder_source
-from rayfed_ssl.data.readers.listing_checks import in_order, sound
+from rayfed_ssl.data.readers.listing_checks import in_order, refuse_empty, sound
 from rayfed_ssl.data.readers.parquet.hub import hub_source
 from rayfed_ssl.data.readers.parquet.source import Columns, parquet_source
+from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.data.readers.tables.source import table_source
 from rayfed_ssl.data.readers.torchvision import torchvision_source
 from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES
@@ -109,6 +107,15 @@ class SourceConfig(Block):
     """
     channels: int = Field(3, ge=1, le=MOST_BANDS)
     """3: RGB; 1: grey; else so many bands, as in arrays and TIFF, of which none is a colour or transparency."""
+    bands: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=MOST_BANDS)] | None = None
+    """Of arrays and TIFF: which bands are read, in this order, numbered from 1 as GDAL and rasterio do; as many as
+    ``channels``. Three are RGB, as ``[4,3,2]`` of Sentinel-2, one is grey. null: all.
+    """
+    nodata: Annotated[float, Field(allow_inf_nan=False)] | Literal["file"] | None = None
+    """Of images read band by band (``bands``, or other ``channels`` than 1 and 3): which values are missing. They count
+    for no range and become 0. ``file``: NaN, infinity, and a TIFF's GDAL_NODATA; a number: NaN, infinity and it; null:
+    NaN and infinity cannot be decoded, and GDAL_NODATA is a value like any other.
+    """
     range: Annotated[Range | Ranges | Literal["percentiles"] | None, BeforeValidator(in_pairs)] = None
     """(Lowest, highest) value of images of more than 8 bits, of DICOM in rescaled units such as Hounsfield; of bands
     for all, or a list of one each; ``percentiles``: the 0.5th and 99.5th of training pixels, of bands each its own;
@@ -143,7 +150,15 @@ class SourceConfig(Block):
         if are_bands(self.channels) and not SOURCES[self.name].bands:
             others = ", ".join(name for name, kind in SOURCES.items() if kind.bands)
             raise ValueError(f"channels: found {self.channels}; {self.name} has 1 or 3; more with name: {others}")
-        if isinstance(self.range, tuple) and (allowed := allowed_instead(self.range, self.channels)):
+        if self.bands is not None and not SOURCES[self.name].bands:
+            others = ", ".join(name for name, kind in SOURCES.items() if kind.bands)
+            raise ValueError(f"bands: found a value; {self.name} reads none; allowed with name: {others}")
+        if self.bands is not None and len(self.bands) != self.channels:
+            raise ValueError(f"bands: found {len(self.bands)} of them; allowed: as many as channels, {self.channels}")
+        chosen = self.bands is not None
+        if self.nodata is not None and not (chosen or are_bands(self.channels)):
+            raise ValueError(f"nodata: found {self.nodata}; needs bands, such as [1] with channels: 1, or [1, 2, 3]")
+        if isinstance(self.range, tuple) and (allowed := allowed_instead(self.range, self.channels, chosen)):
             raise ValueError(f"range: found {as_lists(self.range)}; allowed: {allowed}")
         return self
 
@@ -152,10 +167,26 @@ class SourceConfig(Block):
         return {"train": self.limit, "test": self.test_limit}
 
 
+def with_bands(config: SourceConfig, run: SourceConfig) -> SourceConfig:
+    """The block that reads the run's bands and nodata unless it says which; a source whose images have none keeps its
+    own.
+    """
+    if not SOURCES[config.name].bands:
+        return config
+    free = {"bands", "nodata"} - config.model_fields_set
+    return config.model_copy(update={key: getattr(run, key) for key in free})
+
+
 def in_channels(config: SourceConfig, channels: int, key: str) -> SourceConfig:
-    """The block that reads the images with so many channels. Raises UserError where its source has no such images."""
+    """The block that reads the images with so many channels. Raises UserError where its source has no such images, and
+    where it chooses another number of bands.
+    """
     if are_bands(channels) and not SOURCES[config.name].bands:
         raise UserError(f"{key}.name: found {config.name}, which has no images of {channels} bands, as the run's are")
+    if config.bands is not None and len(config.bands) != channels:
+        raise UserError(
+            f"{key}.bands: found {len(config.bands)} of them; allowed: {channels}, as the run's images have"
+        )
     return config.model_copy(update={"channels": channels})
 
 
@@ -209,7 +240,8 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
 
 def _arrays(config: SourceConfig, cache: Path, key: str) -> Source:
     ranged, path = config.range is not None, existing(config, key)
-    return arrays_source(path, config.limits, key, config.columns, config.test_split, ranged, config.channels)
+    form = config.channels, config.bands
+    return arrays_source(path, config.limits, key, config.columns, config.test_split, ranged, *form)
 
 
 def _table(config: SourceConfig, cache: Path, key: str) -> Source:
@@ -247,19 +279,7 @@ SOURCES = Table(
 
 def existing(config: SourceConfig, key: str) -> Path:
     """``config.path``, a folder or a regular file. Raises UserError."""
-    if config.path is None:
-        raise UserError(f"{key}.path: not set; {key}.name={config.name} needs a file or folder of images")
-    path = config.path.expanduser()
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise UserError(f"{key}.path: {printable(path)} does not exist (seen from {Path.cwd()})") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{key}.path: {printable(path)} cannot be read ({reason})") from error
-    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-        raise UserError(f"{key}.path: {printable(path)} is neither a file nor a folder (a FIFO, socket or device)")
-    return path
+    return existing_place(config.path, config.name, key)
 
 
 def load(
@@ -285,6 +305,7 @@ def load(
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
     form = ImageForm(config.image_size, config.max_pixels, config.channels, None, config.fit, config.background)
+    form = replace(form, bands=config.bands, nodata=config.nodata)
     source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
     files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
     if "test" in files and source.doubt and "layout" not in config.model_fields_set:
@@ -295,17 +316,18 @@ def load(
     if isinstance(by := config.range, str):
         missed = "" if config.on_bad_image == "skip" else skipping
         trained = partial(_listed, source, "train", key)
-        by = kept_range(trained, form, cache / f"{stem}{part}-range.json", key, missed)
+        by = kept_range(trained, form, cache / f"{stem}{part}-percentiles.json", key, missed)  # -range: without colours
     form = replace(form, range=by)
     found = _decoded(files, source, form, config, key, skipping)
-    _refuse_empty(found, config, key)
     train = found["train"]
+    counts = {split: (len(stored.images), len(stored.skipped)) for split, stored in found.items()}
+    refuse_empty(counts, bool((train.images.labels >= 0).any()), config.path, key)
     test = found["test"].images if "test" in found else _none_of(train.images)
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(in_order([name for stored in found.values() for name in stored.skipped], source))
-    counts = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
-    scaling = _scaling(config, by, counts, key, range_may_be_unused)
-    pixels = pixel_notes(found, counts, scaling, form, key, percentiles=isinstance(config.range, str))
+    traits = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
+    scaling = _scaling(config, by, traits, key, range_may_be_unused)
+    pixels = pixel_notes(found, traits, scaling, form, key, percentiles=isinstance(config.range, str))
     both = {"train", "test"} <= set(found)
     left = len(test), len(test) + len(train.images)
     wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
@@ -315,7 +337,7 @@ def load(
         group = f"{key}.group" if "group" in SOURCES[config.name].reads else f"{key}.columns.group"
         notes += near_copy_notes(found, copies, digest, cache / f"{stem}-near.json", group)
     called = {split: stored.names for split, stored in found.items()}
-    grey = counts["grey"] == left[1]
+    grey = traits["grey"] == left[1]
     digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
     return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests, grey, by)
 
@@ -336,18 +358,6 @@ def _decoded(
         first = next(error for error in broken if error.names[0] == names[0])
         raise Undecodable.named(names, first.reason, key, skipping)
     return found
-
-
-def _refuse_empty(found: Mapping[str, Stored], config: SourceConfig, key: str) -> None:
-    """Raise UserError where a split holds no image; test images are not needed where none of the training images has a
-    label.
-    """
-    for split, stored in found.items():
-        if not len(stored.images) and (split == "train" or (found["train"].images.labels >= 0).any()):
-            where = "" if config.path is None else f" in {printable(config.path)}"
-            which = "training" if split == "train" else split
-            broken_ones = f" ({len(stored.skipped)} cannot be decoded)" if stored.skipped else ""
-            raise UserError(f"{key}.path: no {which} images{where}{broken_ones}")
 
 
 def _listed(source: Source, split: str, key: str) -> Listing:
@@ -376,19 +386,14 @@ def _scaling(
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     """A digest of the settings that change the pixels and of the files. Raises UserError as ``add_files`` does."""
     settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
-    for name in ("fit", "group", "background", "test_split"):
+    for name in ("fit", "group", "background", "test_split", "bands", "nodata"):
         if settings[name] == SourceConfig.model_fields[name].default:
             del settings[name]  # its default changes no key
-    if config.range is not None:
+    ranged, rasters = config.range is not None, are_bands(config.channels) or config.bands is not None
+    if ranged:
         settings["clipped"] = "counted"  # files made before do not say how many were
     if config.on_bad_image == "skip":
-        settings["of one value"] = "kept"  # images of more than 8 bits, which had been left out
-    if config.on_bad_image == "skip" and installed():
-        settings["dicom"] = installed()  # without them such images were left out
-    if config.on_bad_image == "skip" and HEIC_HERE:
-        settings["heic"] = True
-    if config.on_bad_image == "skip" and are_bands(config.channels):
-        settings["tifffile"] = TIFFFILE_HERE
+        settings |= left_out(ranged, rasters)
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     add_files(digest, source, key)
     return digest.hexdigest()

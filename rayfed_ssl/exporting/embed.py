@@ -41,7 +41,7 @@ from rayfed_ssl.data.pixels.copies import of_one_colour
 from rayfed_ssl.data.pixels.notes import of_table
 from rayfed_ssl.data.pixels.store import Traits
 from rayfed_ssl.data.readers.folders.images import has_client_folders
-from rayfed_ssl.data.sources import SourceConfig, in_channels
+from rayfed_ssl.data.sources import SourceConfig, in_channels, with_bands
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.federated.process_context import resolve_device
 from rayfed_ssl.models.transform import HIGH_BIT_DEPTH, as_input, in_yaml
@@ -133,6 +133,7 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
     known["background"] = form.background
     if _has_range_of_run(encoder):
         known["range"] = form.range
+    form = replace(form, bands=source.bands, nodata=source.nodata)  # files may hold the same bands in other places
     if "max_pixels" in source.model_fields_set:
         form = replace(form, max_pixels=source.max_pixels)  # it changes no pixel
     if source.range == encoder.config.data.range == PERCENTILES:
@@ -207,6 +208,7 @@ def _images(data: str, id_column: str | None, encoder: RunEncoder) -> _Images:
         assert block.path is not None
         if has_client_folders(Path(block.path).expanduser(), KEY):
             block = block.model_copy(update={"layout": "clients"})
+    block = with_bands(block, encoder.config.data)
     if "channels" not in block.model_fields_set:
         block = in_channels(block, encoder.transform.channels, KEY)
     said = {"name": block.name, **block.model_dump(mode="json", exclude_defaults=True)}

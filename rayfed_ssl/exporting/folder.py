@@ -197,7 +197,7 @@ def _pixels(encoder: RunEncoder) -> tuple[int, int, int]:
 
 def _has_words(transform: Transform) -> bool:
     """Whether transformers' image processors can say what the transform does: they neither pad so nor take bands."""
-    return transform.fit != "pad" and not are_bands(transform.channels)
+    return transform.fit != "pad" and not are_bands(transform.channels) and transform.bands is None
 
 
 def _preprocessor(encoder: RunEncoder) -> dict[str, object]:

@@ -36,7 +36,9 @@ def described(folder: Path | str = HERE) -> dict[str, Any]:
 def square(image: Any, folder: Path | str = HERE) -> Tensor:
     """A file or a Pillow image as (S, S, C) uint8, grey or RGB, as in the training: its central square, or, by ``fit``
     of the input, all of it padded or stretched to a square. Of bands a tensor or NumPy array (H, W, C), of 8 bits or of
-    more, which are scaled to 0..255 by ``range_of_deep_images``, one range or one of each band.
+    more, which are scaled to 0..255 by ``range_of_deep_images``, one range or one of each band. Where the input names
+    ``bands``, from 1, the array holds all of an image's, of which these are taken. Where it names ``nodata``, NaN,
+    infinity and this number become 0.
 
     The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
     eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
@@ -54,7 +56,7 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     """
     config = described(folder)
     side, channels = config["image_size"], config["channels"]
-    if channels not in (1, 3):
+    if channels not in (1, 3) or config["input"].get("bands"):
         return _square_of_bands(image, config)
     mode = "L" if channels == 1 else "RGB"
     image = _reduced(image, mode, 2 * side)
@@ -74,21 +76,45 @@ def _square_of_bands(pixels: Any, config: dict[str, Any]) -> Tensor:
 
     side, channels, value_range = config["image_size"], config["channels"], config["input"].get("range_of_deep_images")
     found = "a file or a Pillow image" if not hasattr(pixels, "shape") else f"an array {tuple(pixels.shape)}"
-    if len(getattr(pixels, "shape", ())) != 3 or pixels.shape[2] != channels:
-        raise ValueError(f"{found}; the encoder takes an array (H, W, {channels})")
+    chosen = config["input"].get("bands")
+    most = max(chosen) if chosen else channels
+    pixels = pixels[..., None] if chosen and len(getattr(pixels, "shape", ())) == 2 else pixels
+    if len(getattr(pixels, "shape", ())) != 3 or pixels.shape[2] < most or (not chosen and pixels.shape[2] > most):
+        more = " with all bands, so many or more" if chosen else ""
+        raise ValueError(f"{found}; the encoder takes an array (H, W, {most}){more}")
     values = torch.as_tensor(pixels)
-    if values.dtype != torch.uint8 and value_range is None:
+    values = values[..., [band - 1 for band in chosen]] if chosen else values
+    if values.dtype != torch.uint8 and value_range is None and channels > 1:
         raise ValueError(f"bands of {values.dtype}, and the encoder's run had none of more than 8 bits")
+    missing = _missing(values, config["input"].get("nodata"))
+    if missing.all():
+        raise ValueError(f"{found}, no pixel of which holds data")
     squares = []
     for number in range(channels):
-        band = values[..., number]
-        if band.dtype != torch.uint8:
-            low, high = value_range[number] if isinstance(value_range[0], list) else value_range
-            band = _scaled(band.double(), low, high, found)
+        band, gone = values[..., number].double(), missing[..., number]
+        if gone.any():
+            band[gone] = band[~gone].min() if not gone.all() else 0.0
+        if values.dtype != torch.uint8:
+            each: Any = [float(band.min()), float(band.max())] if value_range is None else value_range
+            low, high = each[number] if isinstance(each[0], list) else each
+            band = _scaled(band, low, high, found)
+        band = band.to(torch.uint8).masked_fill(gone, 0)
         image = frombytes("L", (values.shape[1], values.shape[0]), bytes(band.flatten().tolist()))
         image = image if image.size == (side, side) else _fitted(image, side, config["input"].get("fit", "crop"))
         squares.append(torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side))
     return torch.stack(squares, dim=-1)
+
+
+def _missing(values: Tensor, nodata: str | float | None) -> Tensor:
+    """Where there is no data: NaN, infinity and a number ``nodata``; nowhere if it is None."""
+    numbers = values.double()
+    if nodata is None:
+        return torch.zeros_like(numbers, dtype=torch.bool)
+    missing = ~torch.isfinite(numbers)
+    if isinstance(nodata, str):
+        return missing
+    held = torch.tensor(nodata, dtype=values.dtype if values.is_floating_point() else torch.float64)
+    return missing | (numbers == held.double())
 
 
 def _scaled(values: Tensor, low: float, high: float, called: str) -> Tensor:
@@ -131,12 +157,19 @@ def _reduced(image: Any, mode: str, side: int) -> Any:
 
 
 def _refuse_high_bit_depth_colour(image: Any, value_range: list[float] | None) -> None:
-    """Pillow reads the high bytes of 16 bits a channel, which is right for the full range only."""
-    if _is_high_bit_depth(image) or value_range == [0, 65535]:
+    """Pillow reads the high bytes of 16 bits a channel, which is right for the full range only; of planes it reads
+    others.
+    """
+    tiles = getattr(image, "tile", ())
+    if _is_high_bit_depth(image) or not tiles:
         return
-    arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in getattr(image, "tile", ())]
-    if any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts):
-        raise ValueError(f"16 bits per channel in mode {image.mode}: convert to 8 bits first")
+    arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in tiles]
+    high = any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts)
+    deep = high or max((8, *getattr(image, "tag_v2", {}).get(258, ()))) > 8  # TIFF 6.0, BitsPerSample
+    if deep and not (high and value_range == [0, 65535]):
+        raise ValueError(
+            f"16 bits per channel in mode {image.mode}: rayfed-ssl's own transform reads them; or convert to 8 bits"
+        )
 
 
 def _is_high_bit_depth(image: Any) -> bool:

@@ -10,7 +10,7 @@ SQUARE = """An image, turned as its EXIF orientation says, first becomes {square
 {colour}, resized with an antialiased bilinear filter. Grey images of more than 8 bits are scaled to 0..255 before that,
 by {range}: Pillow's `convert("RGB")` would clip them."""
 
-BANDS = """An array (H, W, {channels}) of the bands first becomes {square} of {side} x {side} px, each band
+BANDS = """{image} first becomes {square} of {side} x {side} px, each band
 resized with an antialiased bilinear filter. Bands of more than 8 bits are scaled to 0..255 before that, by {range}."""
 
 TORCH = """With PyTorch alone, beside `encoder.py`:
@@ -67,11 +67,17 @@ TEXTS = {"torch": TORCH, "hub-folder": TORCH, "onnx": ONNX, "torchscript": TORCH
 def use_of(encoder: RunEncoder, form: str) -> str:
     """Markdown: code that loads an exported folder from within it and gives it an image."""
     side, channels = encoder.transform.image_size, encoder.transform.channels
+    bands = encoder.transform.bands
     image = f"an array (H, W, {channels})" if are_bands(channels) else "a Pillow image"
+    image = image if bands is None else "an array (H, W, C) of all bands"
     said = {"side": side, "channels": channels, "dim": encoder.module.dim, "image": image}
     square = SQUARES[encoder.transform.fit]
-    if are_bands(channels):
-        prepared = BANDS.format(side=side, channels=channels, range=_ranges(encoder.transform.range), square=square)
+    if bands is not None or are_bands(channels):
+        array = f"An array (H, W, {channels}) of the bands"
+        if bands is not None:
+            which = ", ".join(map(str, bands))
+            array = f"An array (H, W, C) of all bands, of which {which} (the first is 1) are taken,"
+        prepared = BANDS.format(image=array, side=side, range=_ranges(encoder.transform.range), square=square)
     else:
         colour, scaled_by = "grey" if channels == 1 else "RGB", _ranges(encoder.transform.range)
         prepared = SQUARE.format(side=side, colour=colour, range=scaled_by, square=square)

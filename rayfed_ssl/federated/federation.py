@@ -237,7 +237,7 @@ def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.n
 
 def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:
     """Public images of another source, in the size and channels of the run's own."""
-    if are_bands(config.data.channels):
+    if are_bands(config.data.channels) or source.bands is not None:
         source = sources.in_channels(source, config.data.channels, PUBLIC)
     found = sources.load(source, cache, PUBLIC, ("train",))
     if found.train.pixels.shape[1:] == train.pixels.shape[1:]:

@@ -24,9 +24,10 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
+from rayfed_ssl.data.decoding.bands import FILE, Bands, Nodata, fits
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, as_lists, is_one
-from rayfed_ssl.data.decoding.decode import Background, ImageForm, decode, decode_opened
-from rayfed_ssl.data.decoding.squares import Fit
+from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.data.images import BadImage, are_bands
 from rayfed_ssl.data.recipes import Recipe, per_channel
 from rayfed_ssl.data.sources import SourceConfig
@@ -40,6 +41,7 @@ ALLOWED = (
     "float32 or float64 (H, W)"
 )
 ALLOWED_BANDS = "an array (H, W, {channels}), as the encoder has {channels} bands, or such a file's bytes or path"
+ALLOWED_CHOSEN = "an array (H, W, C) of all bands of an image, {most} or more, or such a file's bytes or path"
 # keys of the json beside an encoder: of images of more than 8 bits, the range, and whether its run had any
 RANGE, HIGH_BIT_DEPTH = "range_of_deep_images", "deep_images"
 WORDS = {"fit": get_args(Fit), "background": get_args(Background)}  # likewise, with what each may be
@@ -65,15 +67,16 @@ def _check_array(pixels: NDArray[Any], position: int) -> None:
     raise UserError(f"image {position}: found an array of {dtype} {shape}; must be {ALLOWED}{hint}")
 
 
-def _check_bands(pixels: NDArray[Any], channels: int, position: int) -> None:
-    """Raise UserError for an array that is no image of so many bands."""
+def _check_bands(pixels: NDArray[Any], channels: int, bands: Bands | None, position: int) -> None:
+    """Raise UserError for an array that is no image of so many bands, or of those that are chosen."""
     shape, dtype = pixels.shape, pixels.dtype
     depth = dtype == np.uint8 or (dtype.kind in "iuf" and dtype.name not in (*NO_PIXELS, "int8"))
-    if pixels.ndim == 3 and shape[2] == channels and depth and min(shape):
+    count = shape[2] if pixels.ndim == 3 else int(pixels.ndim == 2 and bands is not None)  # (H, W) has one band
+    if count and fits(count, channels, bands) and depth and min(shape):
         return
-    first = pixels.ndim == 3 and shape[0] == channels
+    first = pixels.ndim == 3 and fits(shape[0], channels, bands)
     hint = "; channels come last: image.transpose(1, 2, 0)" if first else ""
-    allowed = ALLOWED_BANDS.format(channels=channels)
+    allowed = ALLOWED_BANDS.format(channels=channels) if bands is None else ALLOWED_CHOSEN.format(most=max(bands))
     raise UserError(f"image {position}: found an array of {dtype.name} {shape}; must be {allowed}{hint}")
 
 
@@ -82,17 +85,29 @@ def as_input(config: SourceConfig, range: Range | Ranges | None) -> dict[str, An
     ``range`` is what those of more were scaled by, of percentiles what they were.
     """
     given = None if range is None else as_lists(range)
-    return {"fit": config.fit, "background": config.background, RANGE: given}
+    said: dict[str, Any] = {"fit": config.fit, "background": config.background, RANGE: given}
+    if config.bands is not None:
+        said["bands"] = list(config.bands)
+    return said if config.nodata is None else {**said, "nodata": config.nodata}
 
 
 def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """``fit``, ``background`` and ``range`` as the json's ``input`` says them, where it does. Raises UserError where it
-    cannot mean them, and where ``options`` say another.
+    """``fit``, ``background``, ``range`` and the like as the json's ``input`` says them, where it does. Raises
+    UserError where it cannot mean them, and where ``options`` say another.
     """
     found: dict[str, Any] = {name: said[name] for name in WORDS if name in said}
     if RANGE in said:
         given = said[RANGE]
         found["range"] = _as_range(given)
+    if "bands" in said:
+        given = said["bands"]
+        if not isinstance(given, list) or not given or not all(type(band) is int and band > 0 for band in given):
+            raise UserError(f"encoder description: found input.bands {given!r}; allowed: a list of bands from 1")
+        found["bands"] = tuple(given)
+    if "nodata" in said:
+        found["nodata"] = given = said["nodata"]
+        if given != FILE and type(given) not in (int, float):
+            raise UserError(f"encoder description: found input.nodata {given!r}; allowed: {FILE}, or a number")
     for name, words in WORDS.items():
         if name in found and found[name] not in words:
             raise UserError(f"encoder description: found input.{name} {found[name]!r}; allowed: {', '.join(words)}")
@@ -133,7 +148,8 @@ class Transform:
     """Images -> float32 tensors of the run's size, channels and normalisation.
 
     ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
-    image's own. ``fit`` says how images become squares, ``background`` what transparent pixels are laid on.
+    image's own. ``fit`` says how images become squares, ``background`` what transparent pixels are laid on, ``bands``
+    which of an image's bands are read, ``nodata`` which of their values are missing.
     Where ``mean`` and ``std`` have another number of values than there are channels, as for grey images, each channel
     takes their mean, as in training.
     """
@@ -146,15 +162,17 @@ class Transform:
     max_pixels: int = 50_000_000
     fit: Fit = "crop"
     background: Background = "black"
+    bands: Bands | None = None
+    nodata: Nodata | None = None
 
     @classmethod
     def described(cls, description: Mapping[str, Any], **options: Any) -> Self:
         """The transform that the json beside an exported encoder names; ``options`` are ``range``, ``max_pixels``,
-        ``fit`` and ``background``, by default what the json says of them.
+        ``fit``, ``background``, ``bands`` and ``nodata``, by default what the json says of them.
 
         Raises:
-            UserError: the json says nothing of an input, or another ``range``, ``fit`` or ``background`` than
-                ``options``.
+            UserError: the json says nothing of an input, or another ``range``, ``fit``, ``background``, ``bands``
+                or ``nodata`` than ``options``.
         """
         try:
             size, channels = int(description["image_size"]), int(description.get("channels", 3))
@@ -173,7 +191,7 @@ class Transform:
         """The transform of an encoder of a run with images by ``config``, by the json beside it, which alone says what
         percentiles are; raises UserError as :meth:`described`, and where it does not say so.
         """
-        options = config.model_dump(include={"range", "max_pixels", "fit", "background"})
+        options = config.model_dump(include={"range", "max_pixels", "fit", "background", "bands", "nodata"})
         if config.range == PERCENTILES:
             del options["range"]
         transform = cls.described(description, **options)
@@ -184,7 +202,9 @@ class Transform:
     @property
     def form(self) -> ImageForm:
         """What images are brought to before they are scaled and normalised."""
-        return ImageForm(self.image_size, self.max_pixels, self.channels, self.range, self.fit, self.background)
+        channels, background = self.channels, self.background
+        rasters = self.bands, self.nodata
+        return ImageForm(self.image_size, self.max_pixels, channels, self.range, self.fit, background, *rasters)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -218,8 +238,8 @@ class Transform:
         return normalised.contiguous(memory_format=torch.channels_last)
 
     def _square(self, image: OneImage, position: int) -> NDArray[np.uint8]:
-        if isinstance(image, np.ndarray) and are_bands(self.channels):
-            _check_bands(image, self.channels, position)
+        if isinstance(image, np.ndarray) and (self.bands is not None or are_bands(self.channels)):
+            _check_bands(image, self.channels, self.bands, position)
         elif isinstance(image, np.ndarray):
             _check_array(image, position)
         elif not isinstance(image, Image.Image | bytes | str | Path):

@@ -93,8 +93,10 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
             found["data.public.share"] = "data.public.source=share"
     if are_bands(config.data.channels):
         found["data.background"] = "data.channels=3 or 1"
-        if config.augment.gray_p:
-            found["augment.gray_p"] = "data.channels=3"
+    elif config.data.bands is not None:
+        found["data.background"] = "data.bands=null"
+    if are_bands(config.data.channels) and config.augment.gray_p:
+        found["augment.gray_p"] = "data.channels=3"
     if "ours" not in config.evaluation.linear.recipes:
         keys = (f"evaluation.linear.{name}" for name in ("epochs", "lr", "batch_size"))
         found |= dict.fromkeys(keys, "evaluation.linear.recipes with ours")

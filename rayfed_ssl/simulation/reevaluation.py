@@ -144,8 +144,8 @@ def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
 def _other_images(
     run: Path, config: RunConfig, data: SourceConfig, exclude_trained: bool
 ) -> tuple[Federation, dict[str, Any]]:
-    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit, background
-    and range; and what is to be said of it.
+    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit, background,
+    range and bands; and what is to be said of it.
     """
     form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
     free = ("fit", "background", "range")
@@ -153,11 +153,12 @@ def _other_images(
     if form.get("range") == PERCENTILES:  # of the run's own training images
         form["range"] = Transform.of_run(exported_by(run)[0].description, config.data).range
     source = data.model_dump(mode="json", exclude_defaults=True, exclude=set(form)) | {"name": data.name}
-    for key in data.model_fields_set.intersection(free):
+    for key in data.model_fields_set.intersection((*free, "bands", "nodata")):
         source[key] = getattr(data, key)  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     with columns_in_block({"name": data.name, **source}, "--data "):
-        asked = sources.in_channels(data, config.data.channels, "--data").model_copy(update=form)
+        asked = sources.with_bands(data, config.data)
+        asked = sources.in_channels(asked, config.data.channels, "--data").model_copy(update=form)
         hint = f"give --data {in_block(skip)}"
         dataset = sources.load(asked, skipping=hint, range_may_be_unused="range" not in data.model_fields_set)
     whole = len(dataset.test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 import struct
@@ -37,6 +38,13 @@ def png_of_16_bits(pixels: np.ndarray) -> bytes:
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
     header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def jpeg2000_of_12_bits(pixels: np.ndarray) -> bytes:
+    """A JPEG 2000 of colours (H, W, 3) that calls its samples of 8 bits those of 12 (Ssiz: ITU-T T.800, A.5.1)."""
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG2000", irreversible=False)
+    return file.getvalue().replace(b"\x07\x01\x01" * 3, b"\x0b\x01\x01" * 3, 1)
 
 
 def tree(root: Path, encoded: Callable[[np.ndarray], bytes] | None, most: int = 256) -> Path:
@@ -99,7 +107,7 @@ def test_the_block_that_is_named_reads_the_images(use: Use, option: str, run: Pa
 
 
 def test_no_block_is_named_where_the_encoders_run_has_the_range(ranged: Path, tmp_path: Path) -> None:
-    deep = tree(tmp_path / "deep", png_of_16_bits, 2**16)
+    deep = tree(tmp_path / "deep", jpeg2000_of_12_bits)  # which is read by the range of its bits alone
     with pytest.raises(UserError) as refused:
         embedded(ranged, str(deep))
     assert str(refused.value).endswith(
@@ -108,6 +116,7 @@ def test_no_block_is_named_where_the_encoders_run_has_the_range(ranged: Path, tm
     )
     with pytest.raises(UserError, match=r"data\.range: found \[0\.0, 65535\.0\]; the encoder's run has"):
         embedded(ranged, f"{{name: imagefolder, path: {deep}, range: [0, 65535]}}")
+    embedded(ranged, str(tree(tmp_path / "png", png_of_16_bits, 2**16)))  # by the run's range
 
 
 @pytest.mark.parametrize("use", [evaluated, embedded])

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from rayfed_ssl.data.decoding.decode import Background, ImageForm, decode, decode_opened
-from rayfed_ssl.data.decoding.squares import Fit
+from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.exporting import standalone
 
 RAMP = np.arange(40 * 30, dtype=np.uint16).reshape(40, 30)

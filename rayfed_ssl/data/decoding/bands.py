@@ -1,8 +1,12 @@
 """Images of bands: channels of which none is a colour or transparency, such as those of a satellite or of stains.
 
 There are as many as ``data.channels`` says: of an array (H, W, C), of a TIFF (extra ``tiff``: tifffile), whose bands
-may be samples, planes or pages, or of another file with transparency, which counts as the last band then. Bands of 8
-bits keep their values. Those of more are scaled band by band, each by a range of its own, or all by the same one.
+may be samples, planes or pages, or of another file with transparency, which counts as the last band then. Where
+``data.bands`` chooses some of a file's, numbered from 1, three are RGB and one is grey. Bands of 8 bits keep their
+values. Those of more are scaled band by band, each by a range of its own, or all by the same one.
+
+Where ``data.nodata`` is set, some values of a band are no data: NaN, infinity, and a number that the key or, of a TIFF,
+the tag GDAL_NODATA says. They count for no range and become 0.
 
 Shape legend: H height, W width, C bands.
 """
@@ -12,8 +16,9 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +34,23 @@ from rayfed_ssl.data.decoding.bit_depth import (
     bits_per_channel,
     is_one,
     pairs_of,
+    range_unknown,
+    to_bytes,
 )
-from rayfed_ssl.data.decoding.formats import TIFFFILE_HERE, TIFFFILE_NEEDED
-from rayfed_ssl.data.images import BadImage
+from rayfed_ssl.data.decoding.formats import GDAL_NODATA, TIFFFILE_HERE, TIFFFILE_NEEDED, gdal_nodata
+from rayfed_ssl.data.decoding.upright import ORIENTATION, turned
+from rayfed_ssl.data.images import BadImage, are_bands
 
 _TIFFFILE = LazyModule("tifffile")
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # else odd files are a line on stderr, unnamed
 _MODES = {"LA": 2, "RGBA": 4}  # Pillow's, of 8 bits, with transparency as the last channel
+_OPAQUE = {"L": 1, "RGB": 3}  # likewise without it, from which bands are chosen alone
 _WHITE_IS_ZERO = 0  # of PhotometricInterpretation: TIFF 6.0, section 4
-_ORIENTATION = 274  # TIFF 6.0, section 8
+FILE = "file"
+"""Of ``data.nodata``: what each file says, and NaN."""
+Nodata = float | Literal["file"]
+Bands = tuple[int, ...]
+"""Which of a file's bands are read, in this order; the first is 1, as of GDAL and rasterio."""
 
 
 def band_range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
@@ -48,77 +61,169 @@ def band_range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
     )
 
 
-def bands_of_array(pixels: NDArray[np.generic], channels: int) -> NDArray[np.generic]:
-    """The array itself, (H, W, C). Raises BadImage where it has another number of channels."""
-    if pixels.ndim != 3 or pixels.shape[2] != channels:
-        raise BadImage(f"an array {pixels.shape}, where data.channels={channels} wants (H, W, {channels})")
-    return pixels
+@dataclass(frozen=True)
+class Raster:
+    """An image's bands, ``values`` (H, W, C) of any type, upright; ``white_is_zero`` if the lowest value is white.
+    ``missing`` (H, W, C) is where there is no data; None: nowhere. ``unfilled`` if the file's value of no data occurs,
+    and is read like any other.
+    """
+
+    values: NDArray[np.generic]
+    white_is_zero: bool = False
+    missing: NDArray[np.bool_] | None = None
+    unfilled: bool = False
+
+    @property
+    def marked(self) -> NDArray[np.generic]:
+        """The values, NaN where there is no data; of 8 bits as they are."""
+        if self.missing is None or self.values.dtype == np.uint8:
+            return self.values
+        return np.where(self.missing, np.nan, self.values)
 
 
-def bands_of_tiff(payload: bytes | Path, channels: int, check: Callable[[int, int], object]) -> NDArray[np.generic]:
-    """The bands (H, W, C) of a TIFF's first image, be they samples, planes or pages.
+def wanted_of(channels: int, bands: Bands | None) -> str:
+    """What an image of other bands does not have, in words."""
+    if bands is None:
+        return f"where data.channels={channels} wants so many bands"
+    return f"where data.bands={list(bands)} wants {max(bands)} bands or more"
+
+
+def fits(count: int, channels: int, bands: Bands | None) -> bool:
+    """Whether an image of so many bands has those that are read."""
+    return count == channels if bands is None else count >= max(bands)
+
+
+def chosen(values: NDArray[Any], bands: Bands | None) -> NDArray[Any]:
+    """Of all bands (H, W, C) those that are read."""
+    return values if bands is None else values[..., [band - 1 for band in bands]]
+
+
+def no_data(values: NDArray[Any], number: float | None) -> NDArray[np.bool_]:
+    """Where values are NaN, infinite or this number, as their type holds it."""
+    found = np.zeros(values.shape, np.bool_) if values.dtype.kind != "f" else ~np.isfinite(values)
+    if number is None or not np.isfinite(number):
+        return found
+    with np.errstate(over="ignore"):  # no value of a smaller type is as large
+        held = values.dtype.type(number) if values.dtype.kind == "f" else number
+    return np.asarray(found | (values == held))
+
+
+def holds_nodata(image: Image.Image) -> bool:
+    """Whether a TIFF that Pillow has read as it is has pixels of its GDAL_NODATA value."""
+    number = gdal_nodata(getattr(image, "tag_v2", {}).get(GDAL_NODATA, ""))
+    return number is not None and bool((np.asarray(image) == number).any())
+
+
+def with_missing(raster: Raster, nodata: Nodata | None, of_file: float | None = None) -> Raster:
+    """The same with where there is no data, by ``data.nodata`` and by what the file says."""
+    if nodata is None:
+        return replace(raster, unfilled=of_file is not None and bool((raster.values == of_file).any()))
+    missing = no_data(raster.values, of_file if isinstance(nodata, str) else nodata)
+    return replace(raster, missing=missing) if missing.any() else raster
+
+
+def bands_of_array(pixels: NDArray[np.generic], channels: int, bands: Bands | None) -> Raster:
+    """The array (H, W, C), or some bands of it; (H, W) has one. Raises BadImage where it has others."""
+    pixels = pixels[..., None] if pixels.ndim == 2 and bands is not None else pixels
+    if pixels.ndim != 3 or not fits(pixels.shape[2], channels, bands):
+        wanted = f"where data.channels={channels} wants (H, W, {channels})"
+        raise BadImage(f"an array {pixels.shape}, {wanted if bands is None else wanted_of(channels, bands)}")
+    return Raster(chosen(pixels, bands))
+
+
+def bands_of_tiff(
+    payload: bytes | Path,
+    channels: int,
+    bands: Bands | None,
+    check: Callable[[int, int], object],
+    nodata: Nodata | None = None,
+) -> Raster:
+    """The bands (H, W, C) of a TIFF's first image, be they samples, planes or pages, turned as its Orientation says.
 
     Args:
         check: is told the image's (width, height) before its pixels are read.
     Raises:
-        BadImage: no tifffile here; another number of bands, or an image whose axes, type, orientation or order of
-            values (zero is white) are not read.
+        BadImage: no tifffile here; other bands, or an image whose axes or type are not read.
     """
     if not TIFFFILE_HERE:
         raise BadImage(f"a TIFF, whose bands are read with {TIFFFILE_NEEDED}")
     with _TIFFFILE.TiffFile(io.BytesIO(payload) if isinstance(payload, bytes) else payload) as file:
-        series, pages = file.series[0], list(file.pages[:channels])
+        series, count = file.series[0], len(file.pages)
         axes, shape, page = series.axes, series.shape, series.keyframe
-        apart = axes == "YX" and len(file.pages) == channels and all(of.shape == shape for of in pages)
-        bands = [size for axis, size in zip(axes, shape, strict=True) if axis not in "YX"]
-        if not apart and (len(axes) != 3 or bands != [channels]):
-            sizes = " x ".join(map(str, shape))
-            raise BadImage(f"a TIFF of {sizes} (axes {axes}), where data.channels={channels} wants so many bands")
+        pages = list(file.pages[: channels if bands is None else max(bands)])
+        apart = axes == "YX" and fits(count, channels, bands) and all(of.shape == shape for of in pages)
+        sizes = [size for axis, size in zip(axes, shape, strict=True) if axis not in "YX"]
+        if not apart and (len(axes) != 3 or len(sizes) != 1 or not fits(sizes[0], channels, bands)):
+            found = f"a TIFF of {' x '.join(map(str, shape))} (axes {axes})"
+            raise BadImage(f"{found}, {wanted_of(channels, bands)}")
         check(shape[axes.index("X")], shape[axes.index("Y")])
-        turned = getattr(page.tags.get(_ORIENTATION), "value", 1)
-        if page.photometric == _WHITE_IS_ZERO or turned != 1:
-            why = f"turned by its Orientation {int(turned)}" if turned != 1 else "one whose zero is white"
-            raise BadImage(f"a TIFF that is {why}, which is not read of bands")
+        turn = int(getattr(page.tags.get(ORIENTATION), "value", 1))
         if apart:
-            found = np.stack([of.asarray() for of in pages], axis=-1)
+            values = np.stack([of.asarray() for of in pages], axis=-1)
         else:
-            found = np.moveaxis(series.asarray(), [axes.index("Y"), axes.index("X")], [0, 1])
-    if found.dtype != np.uint8 and (found.dtype.kind not in "iuf" or found.dtype.itemsize == 1):
-        raise BadImage(f"a TIFF of type {found.dtype.name}; bands are of 8 bits without a sign, or of more bits")
-    return found
+            values = np.moveaxis(series.asarray(), [axes.index("Y"), axes.index("X")], [0, 1])
+    if values.dtype != np.uint8 and (values.dtype.kind not in "iuf" or values.dtype.itemsize == 1):
+        raise BadImage(f"a TIFF of type {values.dtype.name}; bands are of 8 bits without a sign, or of more bits")
+    raster = Raster(turned(chosen(values, bands), turn), page.photometric == _WHITE_IS_ZERO)
+    return with_missing(raster, nodata, gdal_nodata(getattr(page.tags.get(GDAL_NODATA), "value", "")))
 
 
-def refuse_without_bands(image: Image.Image, channels: int) -> None:
-    """Raise BadImage for an unread image of Pillow's that has not so many channels of 8 bits, transparency the last."""
-    if _MODES.get(image.mode) != channels:
-        raise BadImage(
-            f"an image of mode {image.mode}, where data.channels={channels} wants so many bands; allowed: arrays, TIFF"
-        )
+def refuse_without_bands(image: Image.Image, channels: int, bands: Bands | None) -> None:
+    """Raise BadImage for an unread image of Pillow's that has not so many channels of 8 bits, transparency the last, or
+    none that could be chosen.
+    """
+    count = (_MODES if bands is None else _MODES | _OPAQUE).get(image.mode, 0)
+    if not fits(count, channels, bands):
+        raise BadImage(f"an image of mode {image.mode}, {wanted_of(channels, bands)}; allowed: arrays, TIFF")
     if bits_per_channel(image, None) > 8:
         raise BadImage("16 bits per channel, which are not read of bands here; allowed: arrays, TIFF")
 
 
-def bands_to_eight_bits(values: NDArray[np.generic], range: Range | Ranges | None) -> EightBitImage:
-    """Bands (H, W, C) of any depth by the ``range`` of each, or of all, which becomes 0..255, clipped beyond it.
+def bands_to_eight_bits(raster: Raster, range: Range | Ranges | None) -> EightBitImage:
+    """Bands (H, W, C) of any depth by the ``range`` of each, or of all, which becomes 0..255, clipped beyond it, and
+    255..0 where zero is white. A single band of more than 8 bits may have none: its own values are the range then.
 
     ``clipped`` if more than ``CLIPPED_SHARE`` of the pixels of all bands lie outside their band's range: the (smallest,
     largest) value of the bands with such pixels. ``narrow`` if a band takes up less than ``NARROW_SHARE`` of its range:
-    that of such bands. Raises BadImage for bands of more than 8 bits without a range, and for NaN and infinity.
+    that of such bands. What is missing counts for neither and becomes 0. Raises BadImage for bands of more than 8 bits
+    without a range, for NaN and infinity that are not said to be missing, and where all of an image is.
     """
+    if raster.missing is None:
+        return _to_eight_bits(raster, range, np.ones(raster.values.shape, np.bool_))
+    seen = ~raster.missing
+    if not seen.any():
+        raise BadImage("no pixel holds data")
+    values = raster.values.copy()
+    for band in np.arange(values.shape[2]):  # any value that the band has, which changes neither end of them
+        own = values[..., band]
+        own[~seen[..., band]] = own[seen[..., band]].min() if seen[..., band].any() else 0
+    of = _to_eight_bits(replace(raster, values=values), range, seen)
+    return replace(of, pixels=np.where(seen, of.pixels, 0).astype(np.uint8))
+
+
+def _to_eight_bits(raster: Raster, range: Range | Ranges | None, seen: NDArray[np.bool_]) -> EightBitImage:
+    """As ``bands_to_eight_bits`` where all values are finite; ``seen`` (H, W, C) are those that count."""
+    values = raster.values
     if values.dtype == np.uint8:
-        return EightBitImage(np.asarray(values, np.uint8))
+        pixels = np.asarray(values, np.uint8)
+        return EightBitImage(255 - pixels if raster.white_is_zero else pixels)
+    numbers, channels = values.astype(np.float64), values.shape[2]
+    if range is None and channels == 1:
+        return to_bytes(numbers, None, raster.white_is_zero, seen)
     if range is None:
-        raise BadImage.unless_set("range", band_range_unknown(values.dtype))
+        unknown = band_range_unknown if are_bands(channels) else range_unknown
+        raise BadImage.unless_set("range", unknown(values.dtype))
     low, high = np.array(each_band(range, values.shape[2]), np.float64).T  # (C,)
-    numbers = values.astype(np.float64)
     if not np.isfinite(numbers).all():
         raise BadImage("holds NaN or infinity")
     pixels = np.rint((numbers.clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
     least, most = numbers.min(axis=(0, 1)), numbers.max(axis=(0, 1))  # (C,)
-    is_outside, spread = (least < low) | (most > high), most - least
+    has_data = seen.any(axis=(0, 1))
+    is_outside, spread = has_data & ((least < low) | (most > high)), most - least
     is_narrow = ~is_outside & (spread > 0) & (spread < NARROW_SHARE * (high - low))
-    if float(((numbers < low) | (numbers > high)).mean()) <= CLIPPED_SHARE:
+    if float(((numbers < low) | (numbers > high))[seen].mean()) <= CLIPPED_SHARE:
         is_outside[:] = False
+    pixels = 255 - pixels if raster.white_is_zero else pixels
     return EightBitImage(pixels, _widest(least, most, is_outside), _widest(least, most, is_narrow))
 
 

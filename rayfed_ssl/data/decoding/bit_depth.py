@@ -1,7 +1,7 @@
 """Scales images of more than 8 bits to 8: which images these are, by which range, and what that loses.
 
-Samples of colours keep their high bits; grey values are scaled so that a range, the given one or the image's own,
-becomes 0..255.
+A range, the given one or, of grey values, the image's own, becomes 0..255. Of colours of which the range is that of
+their bits the 8 high ones are kept.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ def in_pairs(given: object) -> object:
     return given
 
 
-def allowed_instead(range: Range | Ranges, channels: int) -> str:
-    """What is allowed for images of so many channels in the place of a range that is not; empty where it is."""
-    bands, one, pairs = are_bands(channels), is_one(range), pairs_of(range)
+def allowed_instead(range: Range | Ranges, channels: int, chosen: bool = False) -> str:
+    """What is allowed for images of so many channels in the place of a range that is not; empty where it is.
+    ``chosen``: whether these are bands of the user's choice, of which each may have its own even if they are three.
+    """
+    bands, one, pairs = chosen or are_bands(channels), is_one(range), pairs_of(range)
     if (one or (bands and len(pairs) == channels)) and all(low < high for low, high in pairs):
         return ""
     each = f", or {channels} of these" if bands else "" if one else "; one of each band needs channels, their number"
@@ -100,28 +102,41 @@ def has_high_bit_depth_colours(image: Image.Image, range: Range | None, depth: t
 
     Pillow reads the 8 high bits, which is right for the full range only. Raises BadImage for any other ``range``.
     """
-    return not is_high_bit_depth(image) and are_high_bit_depth_colours(
-        bits_per_channel(image, depth), image.mode, range
-    )
+    if is_high_bit_depth(image) or (bits := bits_per_channel(image, depth)) <= 8:
+        return False
+    if range != (0, 2**bits - 1):
+        raise BadImage.unless_set(
+            "range",
+            f"{bits} bits per channel in mode {image.mode}, of which {image.format} is read with the 8 high ones; "
+            f"set data.range=[0,{2**bits - 1}] if they use all of it, else convert to 8 bits",
+        )
+    return True
 
 
 def bits_per_channel(image: Image.Image, depth: tuple[int, bool] | None) -> int:
     """Of an unread image that is not ``is_high_bit_depth``; ``depth`` as of ``has_high_bit_depth_colours``."""
+    if depth is not None:
+        return depth[0]
+    unread = getattr(image, "tile", ())
+    return 16 if has_sixteen_raw(image) else max((8, *getattr(image, "tag_v2", {}).get(_BITS, ()))) if unread else 8
+
+
+def has_sixteen_raw(image: Image.Image) -> bool:
+    """Whether Pillow takes the high bytes of an unread image's channels of 16 bits. Of a TIFF whose planes lie apart it
+    takes other bytes.
+    """
     tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
     raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
-    return 16 if any(_SIXTEEN_RAW.search(part) for part in raw) else 8 if depth is None else depth[0]
+    return any(_SIXTEEN_RAW.search(part) for part in raw)
 
 
-def are_high_bit_depth_colours(bits: int, mode: str, range: Range | None) -> bool:
-    """Whether channels have more than 8 bits, whose high ones are taken. Raises BadImage for any but the full range."""
-    most = 2**bits - 1
-    if bits > 8 and range != (0, most):
-        raise BadImage.unless_set(
-            "range",
-            f"{bits} bits per channel in mode {mode}, of which the range cannot be told; "
-            f"set data.range=[0,{most}] if they use all of it, else convert to 8 bits",
-        )
-    return bits > 8
+def deep_colours_unranged(bits: int, mode: str) -> BadImage:
+    """What is wrong with colours of more than 8 bits without a range: scaled one by one, images would change colour."""
+    return BadImage.unless_set(
+        "range",
+        f"{bits} bits per channel in mode {mode}, of which the range cannot be told; set data.range=percentiles, or "
+        f"[low, high], such as data.range=[0,{2**bits - 1}] if they use all of it",
+    )
 
 
 def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:

@@ -6,7 +6,7 @@ its modality LUT, and its own window comes before its own range (see ``dicom``).
 are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
 colours and of transparency.
 Transparent pixels are laid on black, or on what ``data.background`` says, whatever colour lies hidden in them.
-Where ``data.channels`` is neither 1 nor 3, images have so many bands (see ``bands``).
+Where ``data.channels`` is neither 1 nor 3, images have so many bands; ``data.bands`` chooses some (see ``bands``).
 
 Shape legend: S image size, C channels.
 """
@@ -20,22 +20,32 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding import dicom
-from rayfed_ssl.data.decoding.bands import bands_of_array, bands_of_tiff, bands_to_eight_bits, refuse_without_bands
+from rayfed_ssl.data.decoding.bands import (
+    Bands,
+    Nodata,
+    Raster,
+    bands_of_array,
+    bands_of_tiff,
+    bands_to_eight_bits,
+    chosen,
+    holds_nodata,
+    refuse_without_bands,
+    with_missing,
+)
 from rayfed_ssl.data.decoding.bit_depth import (
     EightBitImage,
     Range,
     Ranges,
-    are_high_bit_depth_colours,
     bits_per_channel,
     colours_to_eight_bits,
+    deep_colours_unranged,
     grey_values,
     has_high_bit_depth_colours,
     is_high_bit_depth,
@@ -44,36 +54,36 @@ from rayfed_ssl.data.decoding.bit_depth import (
     to_bytes,
     to_eight_bits,
 )
+from rayfed_ssl.data.decoding.deep_colours import DeepColours, deep_colours, is_deep, read_deep, unopened_colours
 from rayfed_ssl.data.decoding.dicom_heads import HEAD, is_dicom
 from rayfed_ssl.data.decoding.formats import (
     DICOM,
     FORMATS,
-    SUFFIXES,
     UNKNOWN,
+    has_frames,
     has_more_bands,
     heic_format,
     is_tiff,
     jpeg2000_depth,
+    may_be_dicom,
     tiff_found,
     undecodable,
 )
-from rayfed_ssl.data.decoding.squares import Fit, band_square, is_cropped, is_enlarged, square
+from rayfed_ssl.data.decoding.squares import (
+    Background,
+    Fit,
+    band_square,
+    is_cropped,
+    is_enlarged,
+    is_grey,
+    laid_on,
+    square,
+)
+from rayfed_ssl.data.decoding.upright import upright
 from rayfed_ssl.data.images import BadImage, Payload, are_bands
-
-Background = Literal["black", "white", "grey"]
-"""What transparent pixels are laid on; Pillow's grey is 128."""
 
 MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
-_UPRIGHT = {  # orientation -> how the pixels are turned; EXIF 2.3, tag 274
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 _NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such files have (PS3.10); dcmconv writes them"
 
 
@@ -83,7 +93,8 @@ class ImageForm:
 
     ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
     image's own. ``fit`` says how images that are no squares become some, ``background`` what transparent pixels are
-    laid on.
+    laid on. ``bands`` are those of each image that are read, as many as ``channels``; None: all are.
+    ``nodata`` says which of their values are missing.
     """
 
     size: int
@@ -92,11 +103,18 @@ class ImageForm:
     range: Range | Ranges | None = None
     fit: Fit = "crop"
     background: Background = "black"
+    bands: Bands | None = None
+    nodata: Nodata | None = None
 
     @property
-    def bands(self) -> bool:
-        """Whether the channels are bands."""
+    def are_bands(self) -> bool:
+        """Whether the channels are bands, not grey or colours."""
         return are_bands(self.channels)
+
+    @property
+    def as_rasters(self) -> bool:
+        """Whether images are read band by band."""
+        return self.bands is not None or self.are_bands
 
     @property
     def one_range(self) -> Range | None:
@@ -104,6 +122,14 @@ class ImageForm:
         if self.range is None or is_one(self.range):
             return self.range
         raise BadImage(f"{self.channels} channels, which have one range; found one of each of {len(self.range)} bands")
+
+    def refuse_large(self, width: int, height: int) -> None:
+        """Raise BadImage for an image of more than ``max_pixels``."""
+        if width * height > self.max_pixels:
+            raise BadImage.unless_set(
+                "max_pixels",
+                f"{width}x{height} pixels, more than max_pixels={self.max_pixels}, which may be up to {MOST_PIXELS}",
+            )
 
     @property
     def mode(self) -> str:
@@ -120,7 +146,8 @@ class Decoded:
     larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, ``narrow`` and ``spiked``
     as of ``EightBitImage``;
     ``bands`` if the file has more than those of the colours and of transparency, which alone were read;
-    ``grey`` if all pixels are, though there are three channels."""
+    ``grey`` if all pixels are, though there are three channels; ``filled`` if some were missing, ``unfilled`` if some
+    have the value that their file (TIFF) has for those and were read like any other."""
 
     pixels: NDArray[np.uint8]
     high_bit_depth: bool
@@ -134,6 +161,8 @@ class Decoded:
     bands: bool = False
     windowed: bool = False
     grey: bool = False
+    filled: bool = False
+    unfilled: bool = False
 
 
 def decode(payload: Payload, form: ImageForm) -> Decoded:
@@ -149,47 +178,63 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
     """
     if payload is None:
         raise BadImage("no image bytes")
-    if form.bands:
-        of = bands_to_eight_bits(values := _bands(payload, form), form.range)
-        made = _bands_as_square(of.pixels, form)
-        return made if values.dtype == np.uint8 else _told(made, of)
+    if form.as_rasters:
+        of = bands_to_eight_bits(raster := _raster(payload, form), form.range)
+        made = replace(_raster_as_square(of.pixels, form), filled=raster.missing is not None, unfilled=raster.unfilled)
+        return made if raster.values.dtype == np.uint8 else _told(made, of)
     if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
         return _told(decode((of := colours_to_eight_bits(payload, form.one_range)).pixels, form), of)
     with _reasons(payload):
-        if not isinstance(payload, np.ndarray) and _may_be_dicom(payload) and is_dicom(_head(payload)):
+        if not isinstance(payload, np.ndarray) and may_be_dicom(payload) and is_dicom(_head(payload)):
             return _decoded_dicom(payload, form)
-        with _opened(payload) as image:
-            frames, bands = _has_frames(image), has_more_bands(image)
+        try:
+            opened = _opened(payload)
+        except UnidentifiedImageError:
+            if form.range is None or (deep := unopened_colours(payload, form.refuse_large)) is None:
+                raise
+            return _of_deep(deep, form)
+        with opened as image:
+            frames, bands, by_pillow = has_frames(image), has_more_bands(image), not is_deep(image)
             decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
-            return replace(decoded, frames=frames, bands=bands)
+            unfilled = decoded.unfilled or (by_pillow and holds_nodata(image))
+            return replace(decoded, frames=frames, bands=bands, unfilled=unfilled)
 
 
 def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | int:
-    """The values of any shape that a range scales, without the padding of DICOM files; of bands (H, W, C). Of an image
-    of 8 bits and of a file of colours, which no range but that of their bits scales: the bits of each channel.
+    """The values of any shape that a range scales, without the padding of DICOM files and what is transparent; of bands
+    (H, W, C), NaN where data are missing. Of an image of 8 bits, and of colours of a format of which no range but that
+    of their bits scales them, such as JPEG 2000: the bits of each channel.
 
     Raises:
         BadImage: as ``decode``, but for values that are not finite.
     """
     if payload is None:
         raise BadImage("no image bytes")
-    if form.bands:
-        payload = _bands(payload, form)
+    if form.as_rasters:
+        payload = _raster(payload, form).marked
     if isinstance(payload, np.ndarray):
         return 8 if payload.dtype == np.uint8 else payload.astype(np.float64)
     with _reasons(payload):
-        if _may_be_dicom(payload) and is_dicom(_head(payload)):
+        if may_be_dicom(payload) and is_dicom(_head(payload)):
             with dicom.opened(payload) as scan:
-                _refuse_large(*scan.size, form)
+                form.refuse_large(*scan.size)
                 frame = scan.frame((0.0, 1.0))  # with any range the file's window is not looked for
             if frame.coloured:
-                return 8 if frame.palette else frame.bits
+                return 8 if frame.palette or frame.bits <= 8 else frame.values.astype(np.float64)
             if not frame.high_bit_depth:
                 return 8
             return frame.values if frame.seen is None or not frame.seen.any() else frame.values[frame.seen]
-        with _opened(payload) as image:
-            _refuse_large(*image.size, form)
+        try:
+            opened = _opened(payload)
+        except UnidentifiedImageError:
+            if (deep := unopened_colours(payload, form.refuse_large)) is None:
+                raise
+            return deep.seen
+        with opened as image:
+            form.refuse_large(*image.size)
             refuse_signed_bytes(image)
+            if is_deep(image):
+                return read_deep(image).seen
             depth = jpeg2000_depth(image)
             return grey_values(image, depth) if is_high_bit_depth(image) else bits_per_channel(image, depth)
 
@@ -223,7 +268,7 @@ def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
         BadImage: as ``decode``. Of 16 bits in each of several channels, and of a JPEG 2000's depth, nothing is known
             once the image is loaded.
     """
-    if form.bands:
+    if form.as_rasters:
         raise BadImage(f"a Pillow image; of {form.channels} bands an array (H, W, {form.channels}) is read, or a file")
     if getattr(image, "tile", ()) and image.format in ("JPEG", "MPO"):
         path = Path(getattr(image, "filename", ""))
@@ -252,16 +297,29 @@ def _decoded(
 ) -> Decoded:
     """``draft`` may reduce the image before its pixels are read, once it is known not to be too large."""
     width, height = image.size
-    _refuse_large(width, height, form)
+    form.refuse_large(width, height)
     refuse_signed_bytes(image)
     depth = jpeg2000_depth(image)
-    high_bit_depth = has_high_bit_depth_colours(image, form.one_range, depth)
+    has_more = is_high_bit_depth(image) or bits_per_channel(image, depth) > 8
+    range = form.one_range if has_more else None
+    if (deep := deep_colours(image, range)) is not None:
+        return _of_deep(deep, form)
+    high_bit_depth = has_high_bit_depth_colours(image, range, depth)
     draft(image)
-    image = _upright(image)
+    image = upright(image)
     if not is_high_bit_depth(image):
         return replace(_as_square(image, (width, height), form), high_bit_depth=high_bit_depth)
-    of = to_eight_bits(image, form.one_range, depth)
+    of = to_eight_bits(image, range, depth)
     return _told(_as_square(Image.fromarray(of.pixels), (width, height), form), of)
+
+
+def _of_deep(deep: DeepColours, form: ImageForm) -> Decoded:
+    """Colours of more than 8 bits, by the form's range, as a square."""
+    range = form.one_range
+    assert range is not None
+    image, of = deep.scaled(range)
+    made = _told(_as_square(image, image.size, form), of)
+    return replace(made, frames=deep.frames, bands=deep.bands, unfilled=deep.unfilled)
 
 
 def _told(decoded: Decoded, of: EightBitImage) -> Decoded:
@@ -272,54 +330,53 @@ def _told(decoded: Decoded, of: EightBitImage) -> Decoded:
 def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
     """As ``_decoded``, of a DICOM file; raises ``dicom.NoImage``, too."""
     with dicom.opened(payload) as scan:
-        _refuse_large(*scan.size, form)
+        form.refuse_large(*scan.size)
         frame, frames = scan.frame(form.one_range), scan.frames
     if frame.coloured:
-        high_bit_depth = not frame.palette and are_high_bit_depth_colours(frame.bits, "RGB", form.one_range)
-        of = EightBitImage((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
+        high_bit_depth = not frame.palette and frame.bits > 8
+        if high_bit_depth and form.one_range is None:
+            raise deep_colours_unranged(frame.bits, "RGB")
+        if high_bit_depth and form.one_range != (0, 2**frame.bits - 1):
+            of = colours_to_eight_bits(frame.values, form.one_range)
+        else:
+            of = EightBitImage((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
     else:
         high_bit_depth, of = frame.high_bit_depth, to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
     made = replace(_as_square(Image.fromarray(of.pixels), scan.size, form), frames=frames, windowed=frame.windowed)
     return _told(made, of) if high_bit_depth else made
 
 
-def _refuse_large(width: int, height: int, form: ImageForm) -> None:
-    if width * height > form.max_pixels:
-        raise BadImage.unless_set(
-            "max_pixels",
-            f"{width}x{height} pixels, more than max_pixels={form.max_pixels}, which may be up to {MOST_PIXELS}",
-        )
-
-
 def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> Decoded:
     """An image of 8 bits a channel as a square; ``size`` is the (width, height) that it had in its file."""
-    opaque = _laid_on(image, form.background)
+    opaque = laid_on(image, form.background)
     pixels = square(opaque.convert(form.mode), form.size, form.fit)
     cropped, enlarged = is_cropped(*size, form.fit), is_enlarged(*size, form.size, form.fit)
-    return Decoded(pixels, False, False, opaque is not image, cropped, enlarged, grey=_is_grey(pixels))
+    return Decoded(pixels, False, False, opaque is not image, cropped, enlarged, grey=is_grey(pixels))
 
 
-def _bands(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> NDArray[np.generic]:
-    """The bands (H, W, C), of any type. Raises BadImage."""
+def _raster(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> Raster:
+    """The bands that are read, of any type. Raises BadImage."""
     if isinstance(payload, np.ndarray):
-        return bands_of_array(payload, form.channels)
+        return with_missing(bands_of_array(payload, form.channels, form.bands), form.nodata)
     with _reasons(payload):
         if is_tiff(head := _head(payload)):
-            return bands_of_tiff(payload, form.channels, lambda width, height: _refuse_large(width, height, form))
+            return bands_of_tiff(payload, form.channels, form.bands, form.refuse_large, form.nodata)
         if is_dicom(head):
             raise BadImage("DICOM, which has no bands")
         with _opened(payload) as image:
-            _refuse_large(*image.size, form)
-            refuse_without_bands(image, form.channels)
-            return np.asarray(_upright(image))
+            form.refuse_large(*image.size)
+            refuse_without_bands(image, form.channels, form.bands)
+            pixels = np.atleast_3d(np.asarray(upright(image)))  # (H, W, 1) of grey
+            return with_missing(Raster(chosen(pixels, form.bands)), form.nodata)
 
 
-def _bands_as_square(pixels: NDArray[np.uint8], form: ImageForm) -> Decoded:
+def _raster_as_square(pixels: NDArray[np.uint8], form: ImageForm) -> Decoded:
     """Bands (H, W, C) of 8 bits as a square."""
     height, width = pixels.shape[:2]
-    _refuse_large(width, height, form)
+    form.refuse_large(width, height)
     cropped, enlarged = is_cropped(width, height, form.fit), is_enlarged(width, height, form.size, form.fit)
-    return Decoded(band_square(pixels, form.size, form.fit), False, cropped=cropped, enlarged=enlarged)
+    made = band_square(pixels, form.size, form.fit)
+    return Decoded(made, False, cropped=cropped, enlarged=enlarged, grey=is_grey(made))
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
@@ -334,57 +391,9 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
     return Image.open(io.BytesIO(payload) if isinstance(payload, bytes) else payload, formats=(heic,))
 
 
-def _may_be_dicom(payload: bytes | Path) -> bool:
-    """Whether to look for DICOM: any bytes, and files that have no suffix of another format."""
-    return isinstance(payload, bytes) or payload.suffix.lower() not in SUFFIXES - DICOM
-
-
 def _head(payload: Payload) -> bytes:
     """How an encoded image begins."""
     if isinstance(payload, Path):
         with payload.open("rb") as file:
             return file.read(HEAD)
     return payload[:HEAD] if isinstance(payload, bytes) else b""
-
-
-def _has_frames(image: Image.Image) -> bool:
-    """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
-
-    A photograph with others beside it, such as a preview or a depth map (MPO, HEIC), is one image: of HEIC the primary.
-    """
-    if image.format in ("MPO", "HEIF"):
-        return False
-    try:
-        return bool(getattr(image, "is_animated", False))
-    except Exception:  # damage after a GIF's first frame
-        return False
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """The image as its EXIF orientation says; Pillow has done so of a TIFF once its pixels are read.
-
-    The orientation is all that is read of the tags: others that are damaged or of a wrong type do no harm.
-    """
-    image.load()
-    try:
-        turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # damaged tags raise anything: SyntaxError, struct.error, ...; the pixels are whole
-        return image
-    return image if turn is None else image.transpose(turn)
-
-
-def _laid_on(image: Image.Image, background: Background) -> Image.Image:
-    """The image itself where every pixel is opaque, else laid on this colour."""
-    if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
-        return image
-    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow knows no other way
-    if coloured.getchannel("A").getextrema() == (255, 255):
-        return image
-    return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
-
-
-def _is_grey(pixels: NDArray[np.uint8]) -> bool:
-    """Whether three channels (S, S, 3) are one and the same; of most colours a line shows that they are not."""
-    if pixels.shape[-1] != 3:
-        return False
-    return all(bool((part == part[..., :1]).all()) for part in (pixels[len(pixels) // 2], pixels))

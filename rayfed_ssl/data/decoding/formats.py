@@ -63,6 +63,8 @@ _BRANDS = dict.fromkeys((b"avif", b"avis"), "AVIF") | dict.fromkeys(
 _CODESTREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its markers SOC and SIZ
 _BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
 _BITS, _BANDS, _KIND = 258, 277, 339  # TIFF 6.0: BitsPerSample, SamplesPerPixel, SampleFormat
+PHOTOMETRIC, RGB = 262, 2  # TIFF 6.0, section 6
+GDAL_NODATA = 42113  # of GDAL's GeoTIFF driver: text of a number, for all bands
 _KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floats", 5: "complex numbers", 6: "complex numbers"}
 _BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # TIFF 6.0, section 2, and BigTIFF
@@ -120,15 +122,43 @@ def is_tiff(head: bytes) -> bool:
     return head.startswith(_TIFF)
 
 
+def may_be_dicom(payload: bytes | Path) -> bool:
+    """Whether to look for DICOM: any bytes, and files that have no suffix of another format."""
+    return isinstance(payload, bytes) or payload.suffix.lower() not in SUFFIXES - DICOM
+
+
+def has_frames(image: Image.Image) -> bool:
+    """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
+
+    A photograph with others beside it, such as a preview or a depth map (MPO, HEIC), is one image: of HEIC the primary.
+    """
+    if image.format in ("MPO", "HEIF"):
+        return False
+    try:
+        return bool(getattr(image, "is_animated", False))
+    except Exception:  # damage after a GIF's first frame
+        return False
+
+
 def has_more_bands(image: Image.Image) -> bool:
     """Whether a TIFF has more bands than Pillow reads, by its tags."""
     return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
 
 
-def tiff_found(payload: Payload) -> str:
-    """What to say of a TIFF that Pillow does not open: its bands and bits; "" where the tags do not tell why."""
+def gdal_nodata(text: object) -> float | None:
+    """The number that the tag GDAL_NODATA says; None without one."""
+    try:
+        return float(str(text).strip("\0 "))
+    except ValueError:
+        return None
+
+
+def tiff_tags(payload: Payload) -> tuple[int, list[int], int, bool] | None:
+    """(bands, their different bits, kind of numbers, whether they are said to be RGB) of a TIFF's first image, by its
+    tags; None where these do not tell.
+    """
     if not isinstance(payload, bytes | Path):
-        return ""
+        return None
     try:
         with io.BytesIO(payload) if isinstance(payload, bytes) else payload.open("rb") as file:
             header = file.read(8)
@@ -137,17 +167,26 @@ def tiff_found(payload: Payload) -> str:
             tags.load(file)
         bands, found, kinds = int(tags.get(_BANDS, 1)), tags[_BITS], tags.get(_KIND, (1,))
         bits = sorted({int(one) for one in (found if isinstance(found, tuple) else (found,))})
+        return bands, bits, kinds[0], tags.get(PHOTOMETRIC) == RGB
     except Exception:  # no TIFF, or tags that are damaged, which raise anything
+        return None
+
+
+def tiff_found(payload: Payload) -> str:
+    """What to say of a TIFF that Pillow does not open: its bands and bits; "" where the tags do not tell why."""
+    if (found := tiff_tags(payload)) is None:
         return ""
+    bands, bits, kind, rgb = found
     if (bands, bits) == (3, [8]) or (bands == 1 and max(bits) <= 8):
         return ""
     depth = " and ".join(map(str, bits))
     if bands == 1:
         return (
-            f"a TIFF of {depth} bits, {_KINDS.get(kinds[0], 'of no kind that is known')}, which Pillow does not read "
+            f"a TIFF of {depth} bits, {_KINDS.get(kind, 'of no kind that is known')}, which Pillow does not read "
             "so; write it as 8 or 16 bits without a sign where black is 0, or as floats of 32"
         )
+    ranged = ", or data.range=percentiles its colours" if rgb and bands >= 3 and min(bits) > 8 else ""
     return (
         f"a TIFF of {bands} bands of {depth} bits, which Pillow does not read; write three of its bands as 8 bits each "
-        f"into a file of their own, or one band as 8 or 16 bits; or data.channels={bands} reads all of them"
+        f"into a file of their own, or one band as 8 or 16 bits; or data.channels={bands} reads all of them{ranged}"
     )

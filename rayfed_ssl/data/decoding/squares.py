@@ -1,5 +1,5 @@
 """Makes a square of an image of 8 bits: its central one, or what ``data.fit`` says, by Pillow's antialiased bilinear
-filter.
+filter; lays what is transparent on ``data.background``.
 
 Shape legend: S side of the square, C channels.
 """
@@ -14,6 +14,9 @@ from PIL import Image
 
 Fit = Literal["crop", "pad", "stretch"]
 """How an image becomes a square: its central one; all of it, within a black square; all of it, of other proportions."""
+
+Background = Literal["black", "white", "grey"]
+"""What transparent pixels are laid on; Pillow's grey is 128."""
 
 ENLARGED, LEAST_ENLARGED = 1.5, 32  # an image made larger so many times, to so many pixels a side, before it is said
 
@@ -62,3 +65,20 @@ def _padded(image: Image.Image, size: int) -> Image.Image:
     square = Image.new(image.mode, (size, size))
     square.paste(resized, (round((size - resized.width) / 2), round((size - resized.height) / 2)))
     return square
+
+
+def laid_on(image: Image.Image, background: Background) -> Image.Image:
+    """The image itself where every pixel is opaque, else laid on this colour."""
+    if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
+        return image
+    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow knows no other way
+    if coloured.getchannel("A").getextrema() == (255, 255):
+        return image
+    return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
+
+
+def is_grey(pixels: NDArray[np.uint8]) -> bool:
+    """Whether three channels (S, S, 3) are one and the same; of most colours a line shows that they are not."""
+    if pixels.shape[-1] != 3:
+        return False
+    return all(bool((part == part[..., :1]).all()) for part in (pixels[len(pixels) // 2], pixels))

@@ -1,4 +1,6 @@
-"""Names of cache files: they depend on the paths of a source's files and on a digest of these files."""
+"""Names of cache files: they depend on the paths of a source's files and on a digest of these files; where images that
+cannot be decoded are left out, on which these are.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.formats import SUFFIXES
+from rayfed_ssl.data.decoding.dicom import installed
+from rayfed_ssl.data.decoding.formats import HEIC_HERE, SUFFIXES, TIFFFILE_HERE
 from rayfed_ssl.data.images import Source
 
 CONTENT_DIGEST_BYTES = 256 * 2**20
@@ -18,6 +21,26 @@ CONTENT_DIGEST_BYTES = 256 * 2**20
 def root_of(source: Source) -> Path | None:
     """The folder that a source's files are named from; None where there are none."""
     return source.root or (Path(os.path.commonpath([path.parent for path in source.files])) if source.files else None)
+
+
+def left_out(ranged: bool, rasters: bool) -> dict[str, object]:
+    """What says which images can be decoded, where others are left out: what is installed, and what earlier versions
+    left out that is read now.
+
+    Args:
+        ranged: whether images of more than 8 bits have a range.
+        rasters: whether images are read band by band.
+    """
+    found: dict[str, object] = {"of one value": "kept"}  # images of more than 8 bits
+    if installed():
+        found["dicom"] = installed()
+    if HEIC_HERE:
+        found["heic"] = True
+    if ranged:
+        found["deep colours"] = TIFFFILE_HERE  # which were read by the range of all 16 bits alone
+    if rasters:
+        found |= {"tifffile": TIFFFILE_HERE, "turned bands": "read"}  # and those whose zero is white
+    return found
 
 
 def add_files(digest: hashlib.blake2b, source: Source, key: str) -> None:

@@ -16,8 +16,7 @@ from PIL import ImageColor
 from rayfed_ssl.base.notes import Note, public_lines, texts
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.decoding.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES, Range, Ranges, as_lists, is_one
-from rayfed_ssl.data.decoding.decode import Background
-from rayfed_ssl.data.decoding.squares import ENLARGED
+from rayfed_ssl.data.decoding.squares import ENLARGED, Background
 from rayfed_ssl.data.images import Scaling, are_bands
 from rayfed_ssl.data.pixels.store import MISFITS, Misfits, Traits
 
@@ -35,6 +34,12 @@ SAID = {  # of one image, of several; and what of it is no matter of a model car
         "has transparent pixels, which are laid on {background}",
         "have transparent pixels, which are laid on {background}",
         "; {key}.background says on what",
+    ),
+    "filled": ("has pixels without data, which become black", "have pixels without data, which become black", ""),
+    "unfilled": (
+        "has pixels of its GDAL_NODATA value (TIFF), which are read like any other",
+        "have pixels of their GDAL_NODATA value (TIFF), which are read like any other",
+        "; {key}.nodata=file with {key}.bands leaves them out of ranges and makes them black",
     ),
     "cropped": (
         "loses more than half of its area: the central square is taken",

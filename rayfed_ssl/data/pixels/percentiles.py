@@ -2,12 +2,13 @@
 
 The range is the 0.5th and the 99.5th percentile of all pixels of all training images of more than 8 bits together: the
 smallest value that at least that share of the pixels does not exceed. Test images do not count, nor do images of one
-value alone, the padding of DICOM files, files of colours, which the range of their bits alone scales, and images that
-cannot be decoded. Pixels are counted, so the result does not depend on the order or on threads, and memory does not
-grow with the images: whole numbers from -32,768 to 65,535, as 16 bits hold, one by one in one pass. Other values are
-counted as float32 in two passes, first by their upper 16 bits, then by the lower 16 bits of those whose upper ones are
-the percentile's: exactly, too. Colours share one range. Of bands each has its own, counted in the same passes, which
-takes 2.4 MB a band; an image counts for the bands in which it has several values.
+value alone, the padding of DICOM files, missing data, what is transparent, colours that the range of their bits alone
+scales (such as JPEG 2000's), and images that cannot be decoded. Pixels are counted, so the result does not depend on
+the order or on threads, and memory does not grow with the images: whole numbers from -32,768 to 65,535, as 16 bits
+hold, one by one in one pass. Other values are counted as float32 in two passes, first by their upper 16 bits, then by
+the lower 16 bits of those whose upper ones are the percentile's: exactly, too. Colours share one range. Of bands each
+has its own, counted in the same passes, which takes 2.4 MB a band; an image counts for the bands in which it has
+several values.
 
 Shape legend: P pixels that count of one image, C bands.
 """
@@ -46,9 +47,9 @@ def kept_range(
     """
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads(file.read_text(encoding="utf-8"))["range"]
-        pairs = tuple((float(low), float(high)) for low, high in (kept if form.bands else [kept]))
-        if len(pairs) == (form.channels if form.bands else 1) and all(low < high for low, high in pairs):
-            return pairs if form.bands else pairs[0]
+        pairs = tuple((float(low), float(high)) for low, high in (kept if form.are_bands else [kept]))
+        if len(pairs) == (form.channels if form.are_bands else 1) and all(low < high for low, high in pairs):
+            return pairs if form.are_bands else pairs[0]
     found = percentile_range(listing(), form, key, skipping)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,22 +62,23 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
     """(Low, high) percentile of the listed images' pixels, in float32; of bands (C,) of these, one of each.
 
     Raises:
-        UserError: no image has more than 8 bits, all of these are of one value each or are files of colours, or both
+        UserError: no image has more than 8 bits, all of these are of one value each or are such colours, or both
             percentiles are the same, be it of one band.
         Undecodable: no pixel was counted, and some images cannot be decoded; ``skipping`` is what to do to leave these
             out, and empty where they are.
     """
-    bands = [Counts() for _ in range(form.channels)] if form.bands else [Counts()]
+    bands = [Counts() for _ in range(form.channels)] if form.are_bands else [Counts()]
     _over(listing, form, bands, key, skipping)
     if not bands[0].total and bands[0].colours:
         raise UserError(_needs_its_own_range(bands[0].colours, key))
-    of_bands = [f"band {number} of " for number in range(len(bands))] if form.bands else [""]
-    allowed = f"[low, high], or {form.channels} of these" if form.bands else "null, or [low, high]"
+    numbers = form.bands or range(1, form.channels + 1)
+    of_bands = [f"band {number} of " for number in numbers] if form.are_bands else [""]
+    allowed = f"[low, high], or {form.channels} of these" if form.are_bands else "null, or [low, high]"
     for counts, which in zip(bands, of_bands, strict=True):
         if not counts.total:
             some = f"{which}all {counts.blank} training images of more than 8 bits are" if counts.blank else ""
             none = f"{some} of one value each" if some else "no training image has more than 8 bits"
-            or_so = allowed if some or not form.bands else "null"
+            or_so = allowed if some or not form.are_bands else "null"
             raise UserError(f"{key}.range: found {PERCENTILES}, but {none}; allowed: {or_so}")
     if not all(counts.all_whole for counts in bands):
         for counts in bands:
@@ -89,7 +91,7 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
                 f"{key}.range: found {PERCENTILES}, but the 0.5th and the 99.5th percentile of the pixels of {which}"
                 f"{counts.images} training images of more than 8 bits are both {low:g}; allowed: {allowed}"
             )
-    return ranges if form.bands else ranges[0]
+    return ranges if form.are_bands else ranges[0]
 
 
 def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
@@ -113,11 +115,13 @@ def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skip
         if isinstance(values, int):
             bands[0].add_colours(values)
             return False
-        parts = [values[..., band] for band in range(len(bands))] if form.bands else [values]
-        if not np.isfinite(values).all():
+        parts = [values[..., band] for band in range(len(bands))] if form.are_bands else [values]
+        if form.nodata is not None:
+            parts = [part[np.isfinite(part)] for part in parts]
+        elif not np.isfinite(values).all():
             return False
         decoded = [counts.add(part) for counts, part in zip(bands, parts, strict=True)]
-        return all(decoded)
+        return any(decoded)
 
     added, done, broken = False, 0, list[str]()
     first: BadImage | None = None

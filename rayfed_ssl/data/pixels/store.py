@@ -49,6 +49,8 @@ NOTICED = (
     "enlarged",
     "windowed",
     "grey",
+    "filled",
+    "unfilled",
 )  # what of ``Decoded`` is counted
 FIELDS = {"deep": "high_bit_depth"}  # of ``Decoded``, where store files have another word
 MISFITS = ("clipped", "narrow", "spiked")  # and of which the values are kept
@@ -167,7 +169,8 @@ def read(path: Path) -> Stored:
             Images(pixels, labels, tuple(head["class_names"]), clients, tuple(head["client_names"]), groups),
             head["digest"],
             tuple(head["skipped"]),
-            {"windowed": 0} | {trait: int(count) for trait, count in head["counts"].items()},  # files of before DICOM
+            dict.fromkeys(NOTICED, 0)
+            | {trait: int(count) for trait, count in head["counts"].items()},  # of earlier files
             tuple(map(_read_note, head["notes"])),
             {kind: Misfits(**found) for kind, found in head["misfits"].items()},
             names,

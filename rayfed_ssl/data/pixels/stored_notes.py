@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
-from rayfed_ssl.data.decoding.decode import Background, ImageForm
+from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.squares import Background
 from rayfed_ssl.data.images import Scaling, are_bands
 from rayfed_ssl.data.pixels.copies import of_one_colour
 from rayfed_ssl.data.pixels.near_copies import MOST_SHOWN, kept_near_copies, note

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
@@ -47,3 +48,18 @@ def in_order(names: Sequence[str], source: Source) -> list[str]:
         return places.setdefault(file, len(places)), int(row)  # of one file, an array after the other
 
     return sorted(names, key=place)
+
+
+def refuse_empty(counts: Mapping[str, tuple[int, int]], labelled: bool, path: Path | None, key: str) -> None:
+    """Raise UserError where a split holds no image; test images are not needed where none of the training images is
+    ``labelled``.
+
+    Args:
+        counts: split -> (images, those that cannot be decoded and were left out).
+    """
+    for split, (images, skipped) in counts.items():
+        if not images and (split == "train" or labelled):
+            where = "" if path is None else f" in {printable(path)}"
+            which = "training" if split == "train" else split
+            broken_ones = f" ({skipped} cannot be decoded)" if skipped else ""
+            raise UserError(f"{key}.path: no {which} images{where}{broken_ones}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import struct
 import subprocess
@@ -201,10 +202,98 @@ def test_a_tiff_of_other_bands_axes_types_or_orders_is_refused(tmp_path: Path) -
     assert refusal(np.zeros((5, 9, 9), np.int8)).startswith("a TIFF of type int8; bands are of 8 bits without a sign")
     assert refusal(np.zeros((5, 9, 9), np.complex64)).startswith("a TIFF of type complex64; ")
     assert refusal(np.zeros((5, 90, 90), np.uint8)).startswith("90x90 pixels, more than max_pixels=4000")
-    white = refusal(np.zeros((5, 9, 9), np.uint8), photometric="miniswhite")
-    assert white == "a TIFF that is one whose zero is white, which is not read of bands"
-    turned = refusal(np.zeros((5, 9, 9), np.uint8), extratags=[(274, 3, 1, 6, True)])
-    assert turned == "a TIFF that is turned by its Orientation 6, which is not read of bands"
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("layout", ["samples", "planes", "pages"])
+def test_bands_are_turned_as_pillow_turns_an_image(layout: str, orientation: int, tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    values, path, tags = noise(5, SIDE, SIDE, 3000), tmp_path / "a.tif", [(274, 3, 1, orientation, True)]
+    planes = np.ascontiguousarray(values.transpose(2, 0, 1))
+    if layout == "samples":
+        tifffile.imwrite(path, values, photometric="minisblack", planarconfig="contig", extratags=tags)
+    elif layout == "planes":
+        tifffile.imwrite(path, planes, photometric="minisblack", planarconfig="separate", extratags=tags)
+    else:
+        with tifffile.TiffWriter(path) as writer:
+            for plane in planes:
+                writer.write(plane, photometric="minisblack", contiguous=False, metadata=None, extratags=tags)
+    names = ["FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90"]
+    found = decode(path, ImageForm(SIDE, channels=5, range=(0, 3000))).pixels
+    for band in range(5):
+        image = Image.fromarray(scaled(values[..., band], 0, 3000))
+        if orientation > 1:
+            image = image.transpose(getattr(Image.Transpose, names[orientation - 2]))
+        np.testing.assert_array_equal(found[..., band], image)
+
+
+@pytest.mark.parametrize("high", [256, 3000])
+def test_bands_of_which_zero_is_white_are_inverted_as_grey_images_are(high: int, tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    values, range = noise(5, SIDE, SIDE, high), None if high == 256 else (0.0, 2000.0)
+    tifffile.imwrite(tmp_path / "a.tif", values, photometric="miniswhite", planarconfig="contig")
+    found = decode(tmp_path / "a.tif", ImageForm(SIDE, channels=5, range=range)).pixels
+    np.testing.assert_array_equal(found, 255 - (values if range is None else scaled(values, *range)))
+    tifffile.imwrite(tmp_path / "grey.tif", np.ascontiguousarray(values[..., 2]), photometric="miniswhite")
+    grey = decode(tmp_path / "grey.tif", ImageForm(SIDE, channels=1, range=range)).pixels
+    np.testing.assert_array_equal(found[..., 2], grey[..., 0])
+
+
+# -- some bands --------------------------------------------------------------------------------------------------------
+
+
+SENTINEL = (4, 3, 2)  # red, green, blue of Sentinel-2's 13 bands
+
+
+@pytest.mark.parametrize("layout", ["array", "samples", "planes", "pages"])
+def test_bands_are_chosen_in_their_order_and_counted_from_one(layout: str, tmp_path: Path) -> None:
+    values, path = noise(13, SIDE, SIDE, 3000), tmp_path / "a.tif"
+    payload: Payload = values
+    if layout != "array":
+        tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+        planes, payload = np.ascontiguousarray(values.transpose(2, 0, 1)), path
+        if layout == "samples":
+            tifffile.imwrite(path, values, photometric="minisblack", planarconfig="contig")
+        elif layout == "planes":
+            tifffile.imwrite(path, planes, photometric="minisblack", planarconfig="separate")
+        else:
+            with tifffile.TiffWriter(path) as writer:
+                for plane in planes:
+                    writer.write(plane, photometric="minisblack", contiguous=False, metadata=None)
+    colours = decode(payload, ImageForm(SIDE, range=(0, 3000), bands=SENTINEL))
+    expected = scaled(np.stack([values[..., 3], values[..., 2], values[..., 1]], axis=-1), 0, 3000)
+    np.testing.assert_array_equal(colours.pixels, expected)
+    assert colours.high_bit_depth
+    each = decode(payload, ImageForm(SIDE, range=((0, 1000), (0, 2000), (5, 3000)), bands=SENTINEL)).pixels
+    np.testing.assert_array_equal(each[..., 1], scaled(values[..., 2], 0, 2000))
+    last = decode(payload, ImageForm(SIDE, channels=1, bands=(13,))).pixels[..., 0]
+    np.testing.assert_array_equal(last, scaled(values[..., 12], values[..., 12].min(), values[..., 12].max()))
+    five = decode(payload, ImageForm(SIDE, channels=5, range=(0, 3000), bands=(1, 13, 8, 8, 2))).pixels
+    np.testing.assert_array_equal(five, scaled(values[..., [0, 12, 7, 7, 1]], 0, 3000))
+    with pytest.raises(BadImage, match=r", where data\.bands=\[14, 3, 2\] wants 14 bands or more$"):
+        decode(payload, ImageForm(SIDE, range=(0, 3000), bands=(14, 3, 2)))
+    with pytest.raises(BadImage, match=r"^colours of type uint16, of which the range cannot be told"):
+        decode(payload, ImageForm(SIDE, bands=SENTINEL))
+
+
+@pytest.mark.parametrize(("count", "mode"), [(1, "L"), (2, "LA"), (3, "RGB"), (4, "RGBA")])
+def test_bands_of_other_files_are_their_channels_of_8_bits(count: int, mode: str) -> None:
+    pixels = noise(count, SIDE, SIDE)
+    payload = file_of(pixels[..., 0] if count == 1 else pixels, "PNG")
+    with Image.open(io.BytesIO(payload)) as image:
+        assert image.mode == mode
+    found = decode(payload, ImageForm(SIDE, channels=1, bands=(count,)))
+    np.testing.assert_array_equal(found.pixels[..., 0], pixels[..., -1])
+    assert not found.transparent
+    with pytest.raises(
+        BadImage, match=rf"^an image of mode {mode}, where data\.bands=\[5\] wants 5 bands or more; all"
+    ):
+        decode(payload, ImageForm(SIDE, channels=1, bands=(5,)))
+
+
+def test_three_chosen_bands_that_are_the_same_are_grey() -> None:
+    assert decode(noise(5), ImageForm(SIDE, bands=(2, 2, 2))).grey
+    assert not decode(noise(5), ImageForm(SIDE, bands=(2, 2, 3))).grey
 
 
 def test_without_tifffile_a_tiff_of_bands_is_refused_with_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

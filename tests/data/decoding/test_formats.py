@@ -11,11 +11,11 @@ from PIL import Image, features
 
 from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.notes import texts
-from rayfed_ssl.data import sources
 from rayfed_ssl.data.decoding import decode as decoding
 from rayfed_ssl.data.decoding import formats
 from rayfed_ssl.data.decoding.decode import ImageForm, decode
 from rayfed_ssl.data.images import BadImage
+from rayfed_ssl.data.pixels import cache_names
 from rayfed_ssl.data.readers import walking
 from tests.data.files import fetch, pictures, png, put, refused, write_parquet
 
@@ -171,7 +171,7 @@ def test_without_its_decoder_heic_is_called_that(tmp_path: Path, monkeypatch: py
     content = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
     for module in (formats, walking):
         monkeypatch.setattr(module, "HEIC_HERE", False)
-    for module in (walking, decoding):
+    for module in (walking, formats):
         monkeypatch.setattr(module, "SUFFIXES", formats.SUFFIXES - formats.HEIC)
     with pytest.raises(BadImage, match=r"^it is HEIC, which takes pip install 'rayfed-ssl\[heic\]'; or convert it to"):
         decode(content, ImageForm(16))
@@ -200,7 +200,7 @@ def test_what_was_left_out_for_want_of_heic_is_read_once_it_is_there(
     write_parquet(tmp_path / "a.parquet", [*map(png, pictures(9)), heic(Image.fromarray(pictures(1)[0]))], [0] * 10)
     options = {"path": tmp_path / "a.parquet", "on_bad_image": "skip"}
     with monkeypatch.context() as patch:
-        for module in (formats, sources):
+        for module in (formats, cache_names):
             patch.setattr(module, "HEIC_HERE", False)
         before = fetch(tmp_path, "parquet", **options)
     after = fetch(tmp_path, "parquet", **options)

@@ -13,11 +13,12 @@ from PIL import Image
 
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.decoding.decode import ImageForm
-from rayfed_ssl.data.images import Dataset, Listing
+from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.images import BadImage, Dataset, Listing
 from rayfed_ssl.data.pixels.percentiles import Counts, ordered, percentile_range, unordered
 from rayfed_ssl.data.sources import SourceConfig, load
 from tests.data.decoding.test_decode import high_bit_depth_colour
+from tests.data.decoding.test_deep_colours import png16
 from tests.data.files import fetch, png, refused
 from tests.data.scans import save, scan
 
@@ -80,44 +81,44 @@ def test_padding_of_dicom_and_images_of_8_bits_do_not_count(tmp_path: Path) -> N
     assert found(*files, png(np.zeros((9, 9), np.uint8))) == truth(2.0 * padded[10:] - 1024, 2.0 * stored - 1024)
 
 
-def test_colours_of_arrays_share_one_range_and_those_of_files_have_their_own() -> None:
-    colours = [np.random.default_rng(n).random((12, 12, 3)).astype(np.float32) for n in range(4)]
-    assert found(*colours, high_bit_depth_colour()) == truth(*colours)
+def test_colours_share_one_range_and_those_of_files_count_as_those_of_arrays_do(tmp_path: Path) -> None:
+    colours = [np.random.default_rng(n).integers(0, 900 * n, (12, 12, 3)).astype(np.uint16) for n in (1, 2, 3, 4)]
+    dicom = save(scan(colours[3], PhotometricInterpretation="RGB"), tmp_path / "rgb.dcm")
+    assert found(colours[0], png16(colours[1]), png16(colours[2]), dicom, high_bit_depth_colour()) == truth(*colours)
 
 
-def sixteen_bit_colours(folder: Path) -> Path:
-    """A DICOM file of 16 bits per channel, as a PNG is ``high_bit_depth_colour``."""
-    values = np.random.default_rng(0).integers(0, 2**16, (9, 9, 3)).astype(np.uint16)
-    return save(scan(values, PhotometricInterpretation="RGB"), folder / "rgb.dcm")
-
-
-def test_files_of_colours_alone_are_told_the_one_range_that_they_can_have(tmp_path: Path) -> None:
+def test_colours_of_which_the_high_bits_alone_are_read_are_told_the_one_range_that_they_can_have() -> None:
     blank, grey = np.full((9, 9), 3, np.uint16), png(np.arange(81, dtype=np.uint8).reshape(9, 9))
-    said = (
-        "data.range: found percentiles, but the pixels of 2 training images of 16 bits per channel can only be scaled "
-        "by the range of these bits; allowed: [0, 65535], if they use all of it, or convert them to 8 bits"
-    )
-    with pytest.raises(UserError) as error:
-        found(high_bit_depth_colour(), grey, blank, sixteen_bit_colours(tmp_path))
-    assert str(error.value) == said
-    twelve = io.BytesIO()
+    made = io.BytesIO()
     values = np.random.default_rng(1).integers(0, 2**8, (32, 32, 3)).astype(np.uint8)
-    Image.fromarray(values).save(twelve, "JPEG2000", irreversible=False)
-    deep = twelve.getvalue().replace(b"\x07\x01\x01" * 3, b"\x0b\x01\x01" * 3, 1)  # Ssiz, 8 bits -> 12
-    with pytest.raises(UserError, match=r"of 2 training images of 12 and 16 bits per channel .*; allowed: null, once"):
-        found(deep, high_bit_depth_colour())
-    for split in ("train", "test"):
-        (tmp_path / "d" / split / "a").mkdir(parents=True)
-        (tmp_path / "d" / split / "a" / "x.png").write_bytes(high_bit_depth_colour())
-    refused(
-        r"^data\.range: found percentiles, but the pixels of 1 training images .*; allowed: \[0, 65535\]",
-        tmp_path,
-        "imagefolder",
-        path=tmp_path / "d",
-        range="percentiles",
+    Image.fromarray(values).save(made, "JPEG2000", irreversible=False)
+    twelve, ten = (made.getvalue().replace(b"\x07\x01\x01" * 3, bytes([bits - 1, 1, 1] * 3), 1) for bits in (12, 10))
+    with pytest.raises(UserError) as error:
+        found(twelve, grey, blank, twelve)
+    assert str(error.value) == (
+        "data.range: found percentiles, but the pixels of 2 training images of 12 bits per channel can only be scaled "
+        "by the range of these bits; allowed: [0, 4095], if they use all of it, or convert them to 8 bits"
     )
-    refused(r"16 bits per channel", tmp_path, "imagefolder", path=tmp_path / "d")  # null is no way out
-    assert set(loaded(tmp_path / "d", tmp_path, range=(0, 65535)).train.pixels.ravel()) == {0x12}
+    with pytest.raises(UserError, match=r"of 2 training images of 10 and 12 bits per channel .*; allowed: null, once"):
+        found(twelve, ten)
+    with pytest.raises(BadImage, match=r"^12 bits per channel in mode RGB, of which JPEG2000 is read with the 8 high"):
+        decode(twelve, ImageForm(SIZE, range=(0, 1000)))
+
+
+def test_a_folder_of_16_bit_colours_is_scaled_by_its_percentiles(tmp_path: Path) -> None:
+    colours = np.random.default_rng(0).integers(0, 4096, (6, SIZE, SIZE, 3)).astype(np.uint16)
+    for number, values in enumerate(colours):
+        place = tmp_path / "d" / ("test" if number > 3 else "train") / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number}.png").write_bytes(png16(values))
+    config = SourceConfig(name="imagefolder", path=tmp_path / "d", image_size=SIZE, range="percentiles")
+    data = load(config, tmp_path / "cache")
+    low, high = truth(*colours[:4])
+    assert data.range == (low, high)
+    expected = np.rint((colours[[0, 2, 1, 3]].astype(float).clip(low, high) - low) * (255 / (high - low)))
+    np.testing.assert_array_equal(data.train.pixels, expected)
+    assert any(note.startswith("6 images of more than 8 bits were scaled to 0..255") for note in texts(data.notes))
+    refused(r"16 bits per channel .* set data\.range=percentiles", tmp_path, "imagefolder", path=tmp_path / "d")
 
 
 def test_the_order_of_floats_is_kept() -> None:
@@ -207,7 +208,7 @@ def test_what_was_found_is_kept_and_found_anew_where_it_is_damaged(
 ) -> None:
     tree(tmp_path / "d")
     first = loaded(tmp_path / "d", tmp_path, range="percentiles")
-    (file,) = (tmp_path / "cache").glob("*-range.json")
+    (file,) = (tmp_path / "cache").glob("*-percentiles.json")
     assert tuple(json.loads(file.read_text())["range"]) == first.range
     for damage in ("", "[]", '{"range": [3, 3]}', '{"range": 7}'):
         file.write_text(damage)

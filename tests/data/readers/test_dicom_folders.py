@@ -106,7 +106,7 @@ def test_without_the_extra_they_are_images_that_cannot_be_decoded(tmp_path: Path
     folder(tmp_path / "d/train/a", ["2.dcm", "IM3"])
     with monkeypatch.context() as absent:
         absent.setattr(dicom, "installed", lambda: ())
-        absent.setattr("rayfed_ssl.data.sources.installed", lambda: ())
+        absent.setattr("rayfed_ssl.data.pixels.cache_names.installed", lambda: ())
         said = r"on_bad_image: 2 images cannot be decoded: .*it is DICOM, which needs .*'rayfed-ssl\[dicom\]'\); mend"
         refused(said, tmp_path, "imagefolder", path=tmp_path / "d")
         left = fetch(tmp_path, "imagefolder", path=tmp_path / "d", on_bad_image="skip")

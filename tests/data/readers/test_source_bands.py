@@ -128,7 +128,7 @@ def test_percentiles_are_of_each_band_alone_and_of_training_pixels(tmp_path: Pat
         by = f"data.range=percentiles, which is {expected}: the 0.5th and the 99.5th percentile of the pixels of the "
         note = f"24 images of more than 8 bits were scaled to 0..255, each by {by}training images, of each band"
         assert texts(data.notes)[0] == note
-    kept = [json.loads(file.read_text())["range"] for file in (tmp_path / "cache").glob("*-range.json")]
+    kept = [json.loads(file.read_text())["range"] for file in (tmp_path / "cache").glob("*-percentiles.json")]
     assert kept == [expected]
     assert read(path, range=expected).train.pixels.tobytes() == data.train.pixels.tobytes()
 
@@ -175,9 +175,9 @@ def test_a_range_for_all_bands_notes_those_that_it_does_not_fit(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({4: 7}, r"^data\.range: found percentiles, but band 4 of all 10 training images of more than 8 bits are of one"
+        ({4: 7}, r"^data\.range: found percentiles, but band 5 of all 10 training images of more than 8 bits are of one"
                  r" value each; allowed: \[low, high\], or 5 of these$"),
-        ({2: None}, r"percentile of the pixels of band 2 of 10 training images of more than 8 bits are both 0; allowe"
+        ({2: None}, r"percentile of the pixels of band 3 of 10 training images of more than 8 bits are both 0; allowe"
                     r"d: \[low, high\], or 5 of these$"),
     ],
 )  # fmt: skip

@@ -8,8 +8,9 @@ one Parquet file. Labels are (N,) or (N, 1), and mean what a Parquet column's do
 
 Images are (N, H, W), (N, H, W, C) with 1, 3 or 4 channels, or (N, C, H, W) with 1 or 3 where nothing else can be meant;
 a fourth channel is transparency. Where ``data.channels`` is neither 1 nor 3, they have so many bands, (N, H, W, C) or
-(N, C, H, W). They are uint8, or bool (0 and 255); other numbers are scaled by ``data.range``, or, if they are grey, by
-each image's own smallest and largest value. Volumes, pickles and flattened rows are refused.
+(N, C, H, W); where ``data.bands`` chooses some, at least these, along the axis that no side of images can be. They are
+uint8, or bool (0 and 255); other numbers are scaled by ``data.range``, or, if they are grey, by each image's own
+smallest and largest value. Volumes, pickles and flattened rows are refused.
 
 Labels, clients and groups are read whole, images row by row: beside what waits to be decoded
 (``decoding.WAITING_BYTES``) a few megabytes of an ``.npz`` file are in memory, of ``.npy`` files nothing, for they are
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.bands import band_range_unknown
+from rayfed_ssl.data.decoding.bands import Bands, band_range_unknown
 from rayfed_ssl.data.decoding.bit_depth import range_unknown
 from rayfed_ssl.data.images import MOST_BANDS, Payload, Source, are_bands
 from rayfed_ssl.data.readers.arrays.files import Header, arrays_at, header
@@ -57,7 +58,7 @@ COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and g
 
 @dataclass(frozen=True)
 class ImageArray:
-    """``axes`` bring an image to (H, W) or (H, W, C); ``channels`` is C, 1 of (H, W)."""
+    """``axes`` bring an image to (H, W) or (H, W, C); ``channels`` is C, 1 of (H, W), or how many bands are chosen."""
 
     header: Header
     axes: tuple[int, ...]
@@ -97,6 +98,7 @@ def arrays_source(
     test_split: str | None = None,
     ranged: bool = False,
     channels: int = 3,
+    bands: Bands | None = None,
 ) -> Source:
     """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels or clients
     of the test split that no training image has.
@@ -105,12 +107,13 @@ def arrays_source(
         test_split: the split that is the test; None: ``test``, else ``val``.
         ranged: whether ``data.range`` is set, without which colours and bands of more than 8 bits cannot be read.
         channels: the run's, which says whether they are bands.
+        bands: which of an image's are read; None: all.
     Raises:
         UserError: no arrays of images, ambiguous names, shapes or types that are not read, damaged files, no
             ``test_split``.
     """
     columns = columns or Columns()
-    arrays = open_arrays(path, columns, key, channels)
+    arrays = open_arrays(path, columns, key, channels, bands)
     first = next(iter(arrays.images))
     test = tests_of(arrays.images, test_split, arrays.shown, key)
     splits = {"train": first, "test": test or first}
@@ -136,8 +139,8 @@ def arrays_source(
     )
 
 
-def open_arrays(path: Path, columns: Columns, key: str, channels: int = 3) -> Arrays:
-    """The arrays at ``path``, of which only headers are read; ``channels`` are the run's.
+def open_arrays(path: Path, columns: Columns, key: str, channels: int = 3, bands: Bands | None = None) -> Arrays:
+    """The arrays at ``path``, of which only headers are read; ``channels`` and ``bands`` are the run's.
 
     Raises:
         UserError: as ``arrays_source``; arrays of one split whose lengths differ.
@@ -147,7 +150,7 @@ def open_arrays(path: Path, columns: Columns, key: str, channels: int = 3) -> Ar
     found = roles(tuple(places), columns, shown, key)
     named = {"label": found.labels, "client": found.clients, "group": found.groups}
     headers = {split: header(name, places[name], key) for split, name in found.images.items()}
-    images = {split: image_array(of, key, channels) for split, of in headers.items()}
+    images = {split: image_array(of, key, channels, bands) for split, of in headers.items()}
     beside = {
         what: {split: header(name, places[name], key) for split, name in of.items()} for what, of in named.items()
     }
@@ -184,9 +187,9 @@ def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str
 # -- the images --------------------------------------------------------------------------------------------------------
 
 
-def image_array(array: Header, key: str, wanted: int = 3) -> ImageArray:
-    """The array as images; of bands where so many channels are ``wanted``. Raises UserError for shapes and types that
-    are none, or may be two things.
+def image_array(array: Header, key: str, wanted: int = 3, bands: Bands | None = None) -> ImageArray:
+    """The array as images; of bands where so many channels are ``wanted``, or where ``bands`` are chosen. Raises
+    UserError for shapes and types that are none, or may be two things.
     """
     shape, kind = array.shape, array.dtype.name
     high_bit_depth = kind in HIGH_BIT_DEPTH
@@ -196,8 +199,11 @@ def image_array(array: Header, key: str, wanted: int = 3) -> ImageArray:
             f"{key}.path: {array.called} is of type {printable(kind)}; images are uint8, bool, "
             f"{', '.join(HIGH_BIT_DEPTH)}{hint}"
         )
-    axes = _band_axes(array, key, wanted) if are_bands(wanted) else _axes(array, key)
-    channels = 1 if len(axes) == 2 else (*shape[1:],)[axes[2]]
+    if bands is not None:
+        axes, channels = _chosen_axes(array, key, bands), len(bands)
+    else:
+        axes = _band_axes(array, key, wanted) if are_bands(wanted) else _axes(array, key)
+        channels = 1 if len(axes) == 2 else (*shape[1:],)[axes[2]]
     if 0 in shape:
         raise UserError(f"{key}.path: {array.called} is of shape {shape}: it holds no pixels")
     if high_bit_depth and channels == 4 and not are_bands(wanted):
@@ -250,6 +256,28 @@ def _band_axes(array: Header, key: str, channels: int) -> tuple[int, ...]:
     raise UserError(
         f"{key}.path: {array.called} is of shape {shape}; images with {key}.channels={channels} are (N, H, W, "
         f"{channels}) or (N, {channels}, H, W){hint}"
+    )
+
+
+def _chosen_axes(array: Header, key: str, bands: Bands) -> tuple[int, ...]:
+    """The order of an image's axes that makes them (H, W, C), with all of the ``bands``: of square images C is the axis
+    of another length, of others the one that is shorter than both sides. Raises UserError.
+    """
+    shape, sides = array.shape, array.shape[1:]
+    if len(sides) == 2 and bands == (1,):
+        return 0, 1
+    if len(sides) == 3:
+        first, middle, last = sides
+        is_last = last < min(first, middle) or first == middle != last
+        is_first = first < min(middle, last) or middle == last != first
+        if is_last != is_first and max(bands) <= (last if is_last else first):
+            return (0, 1, 2) if is_last else (1, 2, 0)
+        many = f"; it has {last if is_last else first} bands" if is_last != is_first else ""
+    else:
+        many = ""
+    raise UserError(
+        f"{key}.path: {array.called} is of shape {shape}; images with {key}.bands={list(bands)} are (N, H, W, C) or "
+        f"(N, C, H, W) of {max(bands)} bands or more{many}"
     )
 
 

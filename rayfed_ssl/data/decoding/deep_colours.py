@@ -1,0 +1,185 @@
+"""Colours of more than 8 bits a channel at full depth: PNG by torchvision's libpng, TIFF by tifffile (extra ``tiff``).
+
+Pillow has no mode for them: it keeps the 8 high bits, so that of a 12-bit camera's colours 16 grey levels are left. The
+range that scales them is one for all three colours, as of arrays. By the range of all 16 bits, ``[0, 65535]``, the 8
+high ones are taken.
+
+Shape legend: H height, W width, C channels (3; 1 of grey with transparency), P pixels that are not wholly transparent.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from rayfed_ssl.base.lazy import LazyModule
+from rayfed_ssl.data.decoding.bit_depth import (
+    EightBitImage,
+    Range,
+    bits_per_channel,
+    deep_colours_unranged,
+    has_sixteen_raw,
+    is_high_bit_depth,
+    to_bytes,
+)
+from rayfed_ssl.data.decoding.formats import (
+    GDAL_NODATA,
+    PHOTOMETRIC,
+    RGB,
+    TIFFFILE_HERE,
+    TIFFFILE_NEEDED,
+    gdal_nodata,
+    tiff_tags,
+)
+from rayfed_ssl.data.decoding.upright import ORIENTATION, orientation, turned
+from rayfed_ssl.data.images import BadImage, Payload
+
+_TORCHVISION = LazyModule("torchvision.io")
+_TIFFFILE = LazyModule("tifffile")
+_ASSOCIATED, _UNASSOCIATED = 1, 2  # of ExtraSamples: TIFF 6.0, section 18
+
+
+@dataclass(frozen=True)
+class DeepColours:
+    """``values`` (H, W, C) of any type, upright, and how opaque each pixel is, ``opacity`` (H, W) uint8; None: all are.
+    ``frames`` if the file has more than one, of which this is the first; ``bands`` if it has more than the colours and
+    transparency, ``unfilled`` if pixels have the value that the file has for missing data.
+    """
+
+    values: NDArray[np.generic]
+    opacity: NDArray[np.uint8] | None = None
+    frames: bool = False
+    bands: bool = False
+    unfilled: bool = False
+
+    @property
+    def seen(self) -> NDArray[np.float64]:
+        """(P, C), the values that count for a range; all of them where all are transparent."""
+        values = self.values.astype(np.float64).reshape(-1, self.values.shape[2])
+        if self.opacity is None or not self.opacity.any():
+            return values
+        return values[self.opacity.reshape(-1) > 0]
+
+    def scaled(self, range: Range) -> tuple[Image.Image, EightBitImage]:
+        """An image of 8 bits a channel, with transparency where it has some, and what that lost.
+
+        Raises:
+            BadImage: for NaN and infinity.
+        """
+        seen = None
+        if self.opacity is not None:
+            seen = np.broadcast_to(self.opacity[..., None] > 0, self.values.shape)
+        of = to_bytes(self.values.astype(np.float64), range, seen=seen)
+        channels = of.pixels if self.opacity is None else np.dstack([of.pixels, self.opacity])
+        return Image.fromarray(np.ascontiguousarray(channels)), of
+
+
+def deep_colours(image: Image.Image, range: Range | None) -> DeepColours | None:
+    """The colours of an unread PNG or TIFF of more than 8 bits a channel. None where Pillow reads all there is of it,
+    and where the range is that of all bits, of which Pillow's high ones are taken.
+
+    Raises:
+        BadImage: such an image without a ``range``, or a TIFF without tifffile.
+    """
+    if not is_deep(image) or (range == (0, 2**16 - 1) and has_sixteen_raw(image)):
+        return None
+    if range is None:
+        raise deep_colours_unranged(bits_per_channel(image, None), image.mode)
+    return read_deep(image)
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Whether an unread image is a PNG or a TIFF with colours of more than 8 bits a channel."""
+    coloured = image.mode in ("RGB", "RGBA") and not is_high_bit_depth(image)
+    rgb = image.format == "PNG" or getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == RGB
+    return coloured and rgb and bits_per_channel(image, None) > 8
+
+
+def read_deep(image: Image.Image) -> DeepColours:
+    """An image of which ``is_deep`` is true. Raises BadImage for a TIFF without tifffile."""
+    file: Any = getattr(image, "fp", None)
+    place = file.tell()
+    try:
+        return _of_png(image, file) if image.format == "PNG" else _of_tiff(file)
+    finally:
+        if not file.closed:
+            file.seek(place)
+
+
+def _of_png(image: Image.Image, file: IO[bytes]) -> DeepColours:
+    """PNG (ISO 15948) of colour types 2, 4 and 6 with 16 bits; the colour of the chunk tRNS is transparent."""
+    place = file.tell()
+    file.seek(0)
+    content = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+    file.seek(place)
+    channels = _TORCHVISION.decode_png(content, _TORCHVISION.ImageReadMode.UNCHANGED)  # (C, H, W) uint16
+    values = channels.permute(1, 2, 0).numpy()
+    opacity, clear = None, image.info.get("transparency")
+    if values.shape[2] in (2, 4):
+        opacity, values = _of_eight_bits(values[..., -1]), values[..., :-1]
+    elif clear is not None:
+        opacity = np.where((values == np.array(clear)).all(axis=2), 0, 255).astype(np.uint8)
+    image.load()  # what stands behind the pixels, such as the orientation
+    turn = orientation(image)
+    return DeepColours(turned(values, turn), None if opacity is None else turned(opacity, turn))
+
+
+def unopened_colours(payload: Payload, check: Callable[[int, int], object]) -> DeepColours | None:
+    """The colours of a TIFF that Pillow does not open, such as those of floats; None of other images. ``check`` and
+    errors are as of ``_of_tiff``.
+    """
+    found = tiff_tags(payload)
+    if not isinstance(payload, bytes | Path) or found is None:
+        return None
+    bands, bits, _, rgb = found
+    if not rgb or bands < 3 or min(bits) <= 8:
+        return None
+    with io.BytesIO(payload) if isinstance(payload, bytes) else payload.open("rb") as file:
+        return _of_tiff(file, check)
+
+
+def _of_tiff(file: IO[bytes], check: Callable[[int, int], object] = lambda width, height: None) -> DeepColours:
+    """The first image of a TIFF that says that it is RGB, of any type of numbers, its samples together or in planes.
+
+    Args:
+        check: is told the image's (width, height) before its pixels are read.
+    Raises:
+        BadImage: no tifffile here; no RGB; transparency of another type than unsigned numbers.
+    """
+    if not TIFFFILE_HERE:
+        raise BadImage(f"a TIFF of colours of more than 8 bits, which are read with {TIFFFILE_NEEDED}")
+    file.seek(0)
+    with _TIFFFILE.TiffFile(file) as opened:
+        page, frames = opened.pages[0], len(opened.pages) > 1
+        if sorted(page.axes) != ["S", "X", "Y"] or page.photometric != RGB:
+            raise BadImage(f"a TIFF of axes {page.axes}, which does not say that it is RGB")
+        check(page.imagewidth, page.imagelength)
+        samples = np.moveaxis(page.asarray(), page.axes.index("S"), -1)
+        kinds, turn = tuple(map(int, page.extrasamples)), int(getattr(page.tags.get(ORIENTATION), "value", 1))
+        number = gdal_nodata(getattr(page.tags.get(GDAL_NODATA), "value", ""))
+    values, opacity = samples[..., :3], None
+    unfilled = number is not None and bool((values == number).any())
+    if kinds[:1] in ((_ASSOCIATED,), (_UNASSOCIATED,)):
+        alpha = samples[..., 3]
+        if alpha.dtype.kind != "u":
+            raise BadImage(f"a TIFF with transparency of type {alpha.dtype.name}, which is read of unsigned numbers")
+        opacity = _of_eight_bits(alpha)
+        if kinds[0] == _ASSOCIATED:  # colours were multiplied by it
+            values = values * (np.iinfo(alpha.dtype).max / np.maximum(alpha, 1)[..., None])
+    bands = samples.shape[2] > (3 if opacity is None else 4)
+    return DeepColours(
+        turned(values, turn), None if opacity is None else turned(opacity, turn), frames, bands, unfilled
+    )
+
+
+def _of_eight_bits(alpha: NDArray[Any]) -> NDArray[np.uint8]:
+    """All of an unsigned type as 0..255."""
+    return np.rint(alpha * (255 / np.iinfo(alpha.dtype).max)).astype(np.uint8)

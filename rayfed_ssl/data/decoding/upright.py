@@ -1,0 +1,53 @@
+"""Turns images as the tag Orientation says, which EXIF and TIFF share (EXIF 2.3 and TIFF 6.0, tag 274).
+
+Shape legend: H height, W width.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image
+
+ORIENTATION = 274
+_TRANSPOSED = {  # orientation -> how the pixels are turned
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+Value = TypeVar("Value", bound=np.generic)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image as its EXIF orientation says; Pillow has done so of a TIFF once its pixels are read."""
+    image.load()
+    turn = _TRANSPOSED.get(orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def orientation(image: Image.Image) -> int:
+    """What an image's EXIF says; 1, as it is, without it. A PNG may say it behind its pixels, once these are read.
+
+    The orientation is all that is read of the tags: others that are damaged or of a wrong type do no harm.
+    """
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # damaged tags raise anything: SyntaxError, struct.error, ...; the pixels are whole
+        return 1
+
+
+def turned(pixels: NDArray[Value], orientation: int) -> NDArray[Value]:
+    """Pixels (H, W, ..) as an orientation says, of which others than 2 to 8 turn nothing: a view."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)  # rows become columns, as of 5
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return pixels
