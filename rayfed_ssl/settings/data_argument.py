@@ -31,7 +31,7 @@ from rayfed_ssl.settings.files import validate
 from rayfed_ssl.settings.plain_yaml import parse, problem
 
 PARQUET = ("*.parquet", "data/*.parquet", "*/*.parquet")
-KEY_SET = re.compile(r"\bdata\.(\w+)=(\[[^\]]*\]|\w+)")  # in a note
+LAYOUT_SET = re.compile(r"\bdata\.layout=(\w+)")  # in a note
 NEED_A_PATH = frozenset({"parquet", "imagefolder", "hub", "table", "arrays"})
 
 
@@ -105,11 +105,11 @@ def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[Non
         raise UserError(f"{error}; here data.{error.to_set} stands in a block: {option}{how}") from None
 
 
-def keys_in_block(note: str, block: Mapping[str, Any], option: str) -> str:
-    """A note on how images were read whose ``data.KEY=VALUE`` stands in a block, after ``option``: a command's data set
-    has no keys to set.
+def layout_in_block(note: str, block: Mapping[str, Any], option: str) -> str:
+    """A note on how folders were read whose ``data.layout=VALUE`` stands in a block, after ``option``: a command's data
+    set has no keys to set.
     """
-    return KEY_SET.sub(lambda key: f"{option}{in_block({**block, key[1]: yaml.safe_load(key[2])})}", note)
+    return LAYOUT_SET.sub(lambda found: f"{option}{in_block({**block, 'layout': found[1]})}", note)
 
 
 def title(config: SourceConfig) -> str:

@@ -39,7 +39,7 @@ from rayfed_ssl.records.trained_image_digests import among_trained, read_trained
 from rayfed_ssl.settings.data_argument import (
     columns_in_block,
     in_block,
-    keys_in_block,
+    layout_in_block,
     parse_data_argument_of_run,
     title,
 )
@@ -175,7 +175,7 @@ def _other_images(
     found = remarks(dataset, config.evaluation.metrics)
     notes = [
         *trained,
-        *(Note(keys_in_block(note.text, {"name": data.name, **source}, "--data "), note.public) for note in found),
+        *(Note(layout_in_block(note.text, {"name": data.name, **source}, "--data "), note.public) for note in found),
     ]
     return Federation(dataset, (), None, None, ()), {**said, "notes": [], **recorded_notes(notes)}
 

@@ -191,6 +191,8 @@ LINES = (
     "3 images have several frames: the first is read",
     "3 images have bands (TIFF) beside their colours and transparency, which are not read",
     "3 images have transparent pixels, which are laid on black",
+    "3 images have pixels without data, which become black",
+    "3 images have pixels of their GDAL_NODATA value (TIFF), which are read like any other",
     "3 images lose more than half of their area: of each the central square is taken",
     "3 images are enlarged 1.5 times or more",
     "of 3 images more than 1% of the pixels lie outside the range that is read, and are clipped",

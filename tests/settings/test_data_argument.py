@@ -10,7 +10,7 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.sources import SOURCES
-from rayfed_ssl.settings.data_argument import NEED_A_PATH, keys_in_block, parse_data_argument, title
+from rayfed_ssl.settings.data_argument import NEED_A_PATH, layout_in_block, parse_data_argument, title
 
 
 def made(root: Path, *files: str) -> Path:
@@ -61,17 +61,16 @@ def test_files_names_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert parse_data_argument("digits").name == "imagefolder"  # what lies there comes before a name
 
 
-def test_the_keys_of_a_note_stand_in_a_block() -> None:
+def test_the_layout_of_a_note_stands_in_a_block() -> None:
     """Which is read back as that key."""
     note = "a and b are taken for classes: if they are clients, data.layout=clients"
     block = {"name": "imagefolder", "path": "my scans"}
-    said, _, command = keys_in_block(note, block, "--data ").partition("clients, --data ")
+    said, _, command = layout_in_block(note, block, "--data ").partition("clients, --data ")
     assert said == "a and b are taken for classes: if they are "
     found = parse_data_argument(*shlex.split(command))
     assert (found.layout, found.path) == ("clients", Path("my scans"))
-    (value,) = shlex.split(keys_in_block("data.range=[0, 4095]", {"name": "arrays", "path": "x.npz"}, ""))
-    assert parse_data_argument(value).range == (0, 4095)
-    assert keys_in_block("the path of metadata.csv, data.group", block, "") == "the path of metadata.csv, data.group"
+    for other in ("scaled by data.range=[[0.0, 100.0], [2.0, 3.0]]", "the path of metadata.csv, data.group"):
+        assert layout_in_block(other, block, "") == other
 
 
 def test_a_title_is_read_back(tmp_path: Path) -> None:
