@@ -103,7 +103,8 @@ class Driver:
         try:
             self.result = summary = self._drive()
         except BaseException as error:
-            self.status, self.result = "failed", _sendable(error)
+            self.result = _sendable(error)
+            self.status = "failed"
             raise
         finally:
             if self.begun is not None:  # something was refused before they were used
@@ -169,7 +170,8 @@ class Driver:
 
     def progress(self, since: int = 0) -> Update:
         """What was reported after the first ``since`` lines, which the reader has, and where the run stands."""
-        return Update(self.process, *self.reported.since(since), self.status, self.result)
+        status, result = self.status, self.result  # before the lines: after the end there are no more
+        return Update(self.process, *self.reported.since(since), status, result)
 
     def state(self) -> tuple[str, int]:
         """Where it stands: ``Update``'s status, and the round that it is at."""

@@ -206,8 +206,9 @@ def follow(
             if interrupted or stopping():
                 driver.stop.remote()
             update = _looked(driver, seen)
-            if update is not None and update.process != process and seen:
-                update = _looked(driver, 0)  # its list started anew; if that look fails, the next one comes here again
+            if update is not None and update.process != process and seen:  # its list started anew
+                process, seen = update.process, 0
+                update = _looked(driver, 0)
             if update is None:
                 if over:
                     return Update(process, [], seen, "failed")

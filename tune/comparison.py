@@ -192,6 +192,12 @@ def _shown_metric(variants: Variants) -> str:
     return next((f"accuracy.{m}" for m in first if all(m in other for other in others)), "wall_s")
 
 
+def _metric_of(folder: Path) -> str | None:
+    """The same of the comparison in ``folder``, which variants that are added do not change; None where none is."""
+    existing = folder / "sweep.yaml"
+    return str(configfile.read(existing)["metric"]) if existing.exists() else None
+
+
 def refuse_unmeasured(variants: Variants, measure: str) -> None:
     """Raise UserError where no run will be measured by what is to choose: ``select/PROTOCOL`` or ``features/NAME``."""
     kind, _, name = measure.partition("/")
@@ -247,13 +253,13 @@ def run_comparison(
     folder = folder.absolute()
     if not variants.points:
         raise UserError(f"{refusal(variants)}\ncompare: nothing is left to run")
-    sweep = variants.sweep(_shown_metric(variants))
 
     def on_begin() -> None:
         _dump(variants, folder)
 
     with full_disk_in_one_line(folder), claimed(folder) as why_not:
         _examine(variants, folder, resume)
+        sweep = variants.sweep(_metric_of(folder) or _shown_metric(variants))
         examine(sweep, folder, resume)
         configs = [config for _, config in sweep.check()]
         if not (folder / "trials.json").exists():

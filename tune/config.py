@@ -355,14 +355,15 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
     """Raise UserError naming what differs from the sweep in the folder; ``concurrent`` may, ``trials`` may grow, and
-    more ``points`` may stand after those that are there.
+    more ``points`` may stand after those that are there, if there are any.
     """
     free = {"base", "concurrent", "trials", "points"}
     if new.settings.repeat == 1:  # then worst, mean and best are one
         free.add("score")
     a, b = (s.settings.model_dump(mode="json", exclude=free) for s in (old, new))
     changed = [name for key in a for name in differing(key, a[key], b[key])]
-    if old.settings.points != new.settings.points[: len(old.settings.points)]:
+    before, now = old.settings.points, new.settings.points
+    if before != now[: len(before)] or bool(before) != bool(now):  # the first point is put before every configuration
         changed.append("points")
     if old.document != new.document or old.imports != new.imports:
         changed.append("base")

@@ -92,7 +92,7 @@ def _answered(folder: Path, choice: Choice, metric: str, notes: list[str]) -> li
         return []
     by = f"{said.get('mode')}imum of {printable(said.get('metric'), 60)}"
     chosen = "No configuration has run to its end." if winner is None else f"Number {winner}: {keys} ({folders})."
-    again = [] if winner is None else ["best.yaml runs it: rayfed-ssl run FOLDER/best.yaml, with this folder's path."]
+    again = [] if winner is None else ["To run it: rayfed-ssl run FOLDER/best.yaml, where FOLDER is this folder."]
     return [Section("choice", "Choice", f"By the {by}.", notes=[chosen, *told, *again])]
 
 

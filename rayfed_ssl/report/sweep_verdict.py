@@ -10,7 +10,7 @@ from typing import Any
 
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.significance import partly_by_chance
-from rayfed_ssl.records.summary import TEST_LABELS
+from rayfed_ssl.records.summary import NO_LABELS, TEST_LABELS
 from rayfed_ssl.records.sweep_choice import (
     SHARES,
     Choice,
@@ -46,8 +46,9 @@ def verdict(
     told = ", ".join(f"{key} = {words(own[0].get(key))}" for key in keys)
     labels = f" (chosen by {TEST_LABELS})" if labels_of(metric) == TEST_LABELS else ""
     repeats = f", the {of} of {choice.repeats} repeats," if choice.repeats > 1 else ""
+    best = "first" if choice.level or choice.apart else "the best"
     said = [
-        f"Of {plural(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is the best "
+        f"Of {plural(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is {best} "
         f"by {printable(metric, 60)}{labels}: {shown(own[0]['score'], metric)}{repeats} with {told}.",
         *_below(rows, choice, metric, mode),
     ]
@@ -62,7 +63,8 @@ def remarks(choice: Choice, metric: str) -> list[str]:
     """
     if choice.winner is None:
         return []
-    found = [f"Chosen by {labels}."] if (labels := labels_of(metric)) else []
+    labels = labels_of(metric)
+    found = [] if labels is None else ["Chosen without labels." if labels == NO_LABELS else f"Chosen by {labels}."]
     winner = f"number {choice.winner}"
     if choice.level:
         found.append(f"Level with {winner}: {numbers(choice.level)}, because {choice.why_level}.")
@@ -72,7 +74,7 @@ def remarks(choice: Choice, metric: str) -> list[str]:
         found.append(f"Better than {winner} by the mean of repeats: {numbers(choice.ahead)}.")
     if choice.repeats > 1 and (chance := partly_by_chance(len(choice.finished))):
         found.append(f"{chance[0].upper()}{chance[1:]}.")
-    if choice.repeats == 1 and not choice.level:
+    if choice.repeats == 1 and not choice.level and len(choice.finished) > 1:
         found.append("Each was trained once, so differences may be chance (repeat: 3 shows their spread).")
     return found
 
@@ -91,13 +93,15 @@ def numbers(configurations: Sequence[int]) -> str:
 
 
 def _below(rows: Sequence[Row], choice: Choice, metric: str, mode: str) -> list[str]:
-    """Which configurations training made worse, beside the mean of what they began with."""
+    """Which configurations training made worse, beside what these began with where that is one value."""
     below = below_untrained(rows, choice, metric, mode)
     if not below:
         return []
-    began = fmean(value for found in untrained_of(rows, metric).values() for value in found)
-    beside = f"the {before_training(rows)} ({shown(began, metric)}), chance not counted"
-    if len(below) == len(choice.ranking):
+    means = {shown(fmean(found), metric) for c, found in untrained_of(rows, metric).items() if c in below}
+    value = f" ({means.pop()})" if len(means) == 1 else ""
+    by = " by the mean of repeats" if choice.repeats > 1 else ""
+    beside = f"the {before_training(rows)}{value}{by}, chance not counted"
+    if len(below) == len(choice.ranking) == len(choice.finished):
         who = {1: "It is", 2: "Both are"}.get(len(below), f"All {len(below)} are")
         return [f"{who} worse than {beside}."]
     return [f"Worse than {beside}: {numbers(below)}."]

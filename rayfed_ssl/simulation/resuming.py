@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,9 @@ def forget_end(folder: Path) -> list[str]:
     """
     lines, evaluated = [], folder / EVALUATED
     if evaluated.exists():
-        kept = evaluated.with_stem(f"{evaluated.stem}_round_{known_summary(folder).get('rounds', 0)}")
+        stem = f"{evaluated.stem}_round_{known_summary(folder).get('rounds', 'unknown')}"
+        names = chain([stem], (f"{stem}_{number}" for number in count(2)))  # a round may have been the last one twice
+        kept = next(path for name in names if not (path := evaluated.with_stem(name)).exists())
         evaluated.replace(kept)
         lines.append(f"{EVALUATED}: now {kept.name}, as it is of encoders that are trained further")
     for name in (SUMMARY, *OUTCOMES):

@@ -37,7 +37,13 @@ REPLACED = re.compile(  # where a run also deletes
     r"(checkpoints|metrics\.parquet|communication\.parquet|dropped\.parquet)/.*|events\.out\.tfevents\.[^/]*|"
     rf"outcomes(_untrained|_pixels)?\.parquet|{re.escape(SUMMARY)}|{re.escape(ERROR)}"
 )
-FORGOTTEN = re.compile(r"encoder/.*|evaluation\.json")  # where a run that goes on deletes what it had ended with
+EVALUATED, KEPT = (
+    "evaluation.json",
+    re.compile(r"evaluation_round_.*\.json"),
+)  # what evaluates an end, and an earlier one
+FORGOTTEN = re.compile(  # where a run that goes on deletes what it had ended with
+    rf"encoder/.*|{re.escape(EVALUATED)}|skipped_images\.txt"
+)
 WORK = re.compile(r"(rayfed-ssl-[0-9a-f]{32})\.lock")  # beside a working folder, held while its run lives
 FETCHING, COPYING = ".fetching", ".copying"
 COPIED_BYTES = 1 << 20  # at a time
@@ -159,7 +165,11 @@ class Mirror:
             here = _local_files(self.folder)
             new = [path for path, signature in here.items() if self.copied.get(path) != signature]
             if SUMMARY in self.copied and SUMMARY not in here:  # before anything that is newer than it
-                self.remote.delete_file(f"{self.root}/{SUMMARY}")
+                for path in filter(KEPT.fullmatch, new):  # whose name is by the summary
+                    self._copy(path)
+                for path in (EVALUATED, SUMMARY):
+                    if path in self.copied and path not in here:
+                        self.remote.delete_file(f"{self.root}/{path}")
             for path in sorted(new, key=_rank):
                 self._copy(path)
             there = self._remote_files()
