@@ -37,7 +37,8 @@ class Case(NamedTuple):
 
 
 def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
-    """What momentum adds over both data sets, by each protocol and by those of held-out training images.
+    """What momentum adds over both data sets, by each protocol and by those of held-out training images, where each
+    data set has two seeds of both or more.
 
     Args:
         boards: of each of ``BOARDS``.
@@ -51,11 +52,13 @@ def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
                 continue
             (rounds,) = {row["rounds"] for row in own}
             for partition in [None, *board["partitions"]] if several else board["partitions"]:
-                case = Case(without, partition, rounds, part=several and partition is not None)
-                found[case] = {
-                    measure: over_board(own, board, measure, without, partition=partition)[method]
+                each = {
+                    measure: over_board(own, board, measure, without, partition=partition).get(method)
                     for measure in (*MEASURES, *HELD_OUT)
                 }
+                known = {measure: one for measure, one in each.items() if one is not None and one.low is not None}
+                if len(known) == len(each):  # else not enough of it is run yet
+                    found[Case(without, partition, rounds, part=several and partition is not None)] = known
     return found
 
 

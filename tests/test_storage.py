@@ -232,14 +232,16 @@ def test_markers_are_copied_after_their_files_and_removed_before_them(
     assert done[-4:-2] == [f"move {new}/{MARKER}", "move summary.json"]
     assert not (tmp_path / "run" / old).exists()
     (work / "notes").unlink()
-    write(work, "dropped.parquet/part-00002.parquet", "dropped.parquet/part-00003.parquet")
+    write(work, "dropped.parquet/part-00002.parquet", "dropped.parquet/part-00003.parquet", "evaluation.json")
     mirror.push()
     (work / "dropped.parquet/part-00003.parquet").unlink()
     (work / "summary.json").unlink()  # as a run that goes on after its end
+    (work / "evaluation.json").rename(work / "evaluation_round_2.json")
     write(work, "checkpoints/round-00003/server.json")
     done.clear()
     mirror.push()
     assert done == [
+        "move evaluation_round_2.json", "delete evaluation.json",
         "delete summary.json", "move checkpoints/round-00003/server.json", "delete dropped.parquet/part-00003.parquet",
     ]  # fmt: skip
     assert (tmp_path / "run/notes").exists()  # deleted is only where runs delete

@@ -31,7 +31,7 @@ from rayfed_ssl.records.sweep_choice import (
     choose,
     labels_of,
     score,
-    untrained_of,
+    starts_of,
 )
 from rayfed_ssl.report.sweep_verdict import remarks, verdict
 from rayfed_ssl.settings import files as configfile
@@ -218,7 +218,7 @@ def ranked(results: Results) -> Table:
             folders,
             ", ".join(dict.fromkeys(row["status"] for row in rows)),
         )
-    if began := list(untrained_of(results.rows, settings.metric).values()):
+    if began := starts_of(results.rows, settings.metric):
         scores = [score(values, settings.score, settings.mode) for values in began]
         cells = _scores(began[0], scores[0], several=several, averaged=averaged)
         if low_high := _range(scores):  # configurations that begin with other encoders

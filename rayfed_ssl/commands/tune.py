@@ -42,7 +42,7 @@ def tune(
     prose(screen, answer(results))
     if results.choice.ranking:
         show(screen, ranked(results), keys=2)
-        for line in (legend(results), *remarks(results.choice, results.sweep.settings.metric)):
+        for line in filter(None, (legend(results), *remarks(results.choice, results.sweep.settings.metric))):
             prose(screen, line)
     if results.choice.winner is not None:
         equals = len(results.choice.level) + len(results.choice.apart)

@@ -95,6 +95,12 @@ def untrained_of(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[int, li
     return found
 
 
+def starts_of(rows: Sequence[Mapping[str, Any]], metric: str) -> list[list[float]]:
+    """The same of the configurations of which most repeats are known: others would seem to begin with other ones."""
+    found = list(untrained_of(rows, metric).values())
+    return [values for values in found if len(values) == max(map(len, found))]
+
+
 def score(values: Sequence[float], how: str, mode: str) -> float:
     """A configuration's score from the values of its repeats, of which there is at least one.
 

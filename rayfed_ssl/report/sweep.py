@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.significance import APART
-from rayfed_ssl.records.sweep_choice import CHOICE, SHARES, START, Choice, before_training, choose, score, untrained_of
+from rayfed_ssl.records.sweep_choice import CHOICE, SHARES, START, Choice, before_training, choose, score, starts_of
 from rayfed_ssl.report.formats import number, plural, size, span, words
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
@@ -146,7 +146,7 @@ def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str
                 ),
             ]
         )
-    if began := list(untrained_of(rows, metric).values()):
+    if began := starts_of(rows, metric):
         scores = sorted(score(values, of, mode) for values in began)
         low, high = shown(scores[0], metric), shown(scores[-1], metric)
         value = Cell(low if low == high else f"{low} to {high}", note=_spread(began[0], metric) if low == high else "")
@@ -169,7 +169,7 @@ def _spread(values: Sequence[float], metric: str) -> str:
 
 def _began(rows: Sequence[Row], metric: str) -> float | None:
     """The mean of what encoders were worth before training; None where configurations began with different ones."""
-    means = {round(fmean(values), 9) for values in untrained_of(rows, metric).values()}
+    means = {round(fmean(values), 9) for values in starts_of(rows, metric)}
     return means.pop() if len(means) == 1 else None
 
 

@@ -165,8 +165,9 @@ class Mirror:
             here = _local_files(self.folder)
             new = [path for path, signature in here.items() if self.copied.get(path) != signature]
             if SUMMARY in self.copied and SUMMARY not in here:  # before anything that is newer than it
-                for path in filter(KEPT.fullmatch, new):  # whose name is by the summary
+                for path in filter(KEPT.fullmatch, new):  # named by the summary's round
                     self._copy(path)
+                new = [path for path in new if not KEPT.fullmatch(path)]
                 for path in (EVALUATED, SUMMARY):
                     if path in self.copied and path not in here:
                         self.remote.delete_file(f"{self.root}/{path}")

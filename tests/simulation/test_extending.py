@@ -14,6 +14,7 @@ from rayfed_ssl.config import load
 from rayfed_ssl.records.one_run import read_run
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.reevaluation import reevaluate
+from rayfed_ssl.simulation.resuming import forget_end
 from tests.tiny import TASKS, booked, encoders, measured, run_locally, tiny
 
 OWN = {
@@ -61,6 +62,16 @@ def test_a_run_that_goes_on_has_no_encoder_of_where_it_had_ended(tmp_path: Path)
         load_run(run).encoder()
     run_locally(tiny("fedsimclr", train__rounds=3), run, resume=True)
     assert load_run(run).encoder().dim > 0
+
+
+def test_what_was_measured_of_one_round_twice_is_kept_twice(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"rounds": 5}')
+    for text in ("first", "second"):
+        (tmp_path / "evaluation.json").write_text(text)
+        forget_end(tmp_path)
+        (tmp_path / "summary.json").write_text('{"rounds": 5}')
+    kept = [(tmp_path / f"evaluation_round_5{end}.json").read_text() for end in ("", "_2")]
+    assert kept == ["first", "second"]
 
 
 def test_a_run_that_begins_anew_names_no_image_that_an_earlier_attempt_left_out(tmp_path: Path) -> None:

@@ -290,7 +290,16 @@ def test_another_comparison_is_not_gone_on_with(base: Path, tmp_path: Path) -> N
     assert more.comparison is not None
     assert [row.name for row in more.comparison.trained] == ["fedsimclr", "local"]
     assert (out / "trial-00000" / "summary.json").read_bytes() == before  # only the added one ran
-    with pytest.raises(UserError, match=r"cannot resume with changed variants\.local"):
+    variants = {
+        "fedsimclr": {},
+        "local": {},
+        "probed": {"method.name": "fedsimclr", "evaluation.protocols": ["linear"]},
+    }
+    keys = {"overrides": {"train.rounds": 1, "train.optimizer.clip_norm": None}, "variants": variants}
+    probed = run_comparison(from_file(variants_file(base, **keys)), out, local=True, resume=True)
+    assert probed.comparison is not None  # though they share no measure to show in lines
+    assert [row.name for row in probed.comparison.trained] == ["fedsimclr", "local", "probed"]
+    with pytest.raises(UserError, match=r"cannot resume with changed variants\.local, variants\.probed"):
         run_comparison(made, out, local=True, resume=True)
     with pytest.raises(UserError, match="cannot resume with changed"):  # their order numbers the runs
         run_comparison(from_methods(base, ["local", "fedsimclr"], common), out, local=True, resume=True)

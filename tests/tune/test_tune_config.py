@@ -218,6 +218,10 @@ def test_more_points_may_follow_those_that_are_there(tmp_path: Path) -> None:
     for other in (points[:1], points[::-1], [{LR: 0.3}, *points]):
         with pytest.raises(UserError, match="cannot resume with changed points"):
             sweep_config.refuse_changed(old, sweep(tmp_path, points=other), tmp_path)
+    keys: dict[str, Any] = {"space": {LR: {"grid": [0.1, 0.2]}}}
+    without, first = sweep(tmp_path, **keys), sweep(tmp_path, points=[{"train.batch_size": 8}], **keys)
+    with pytest.raises(UserError, match="cannot resume with changed points"):  # each configuration would be another
+        sweep_config.refuse_changed(without, first, tmp_path)
 
 
 def test_a_changed_base_is_a_changed_sweep(tmp_path: Path) -> None:

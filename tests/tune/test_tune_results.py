@@ -17,11 +17,11 @@ import scipy.stats
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.config import load as load_run
-from rayfed_ssl.records.sweep_choice import choose, labels_of
+from rayfed_ssl.records.sweep_choice import choose, labels_of, starts_of
 from rayfed_ssl.records.tables import METRICS, Commit, Metric, metrics_parts
 from rayfed_ssl.records.tables import table as metrics_table
 from rayfed_ssl.report.dispatch import report_of
-from rayfed_ssl.report.sweep_verdict import remarks
+from rayfed_ssl.report.sweep_verdict import remarks, verdict
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint
@@ -107,7 +107,7 @@ def test_repeats_are_judged_by_their_paired_differences(tmp_path: Path) -> None:
     ]
     assert legend(results) == "* chosen; = level with it; ~ not told apart from it"
     assert answer(results) == (
-        f"Of 4 configurations that ran to the end, number 0 is the best by accuracy.knn (chosen by test labels): "
+        f"Of 4 configurations that ran to the end, number 0 is first by accuracy.knn (chosen by test labels): "
         f"{100 * np.mean(values[0]):.1f} %, the mean of 3 repeats, with {LR} = 0.1."
     )
     assert [next(iter(column.cells)) for column in list(shown.columns)[3:5]] == ["0.7667 ± 0.15", "3"]
@@ -147,7 +147,7 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
         ("accuracy.knn", "Chosen by test labels."),
         ("best.knn.value", "Chosen by test labels."),
         ("select.knn", "Chosen by held-out labels."),
-        ("features.rankme", "Chosen by no labels."),
+        ("features.rankme", "Chosen without labels."),
     ):
         made = sweep(tmp_path / metric, f"metric={metric}", "evaluation.select={share: 0.2}", **GRID)
         out = tmp_path / metric / "out"
@@ -214,8 +214,14 @@ def test_the_encoder_before_training_has_the_score_of_its_repeats(tmp_path: Path
                  repeat=2)  # fmt: skip
     out = tmp_path / "out"
     for last, said in (
-        ((0.7, 0.8, 0.6, 0.5), "Both are worse than the untrained encoder (80.0 %), chance not counted."),
-        ((0.9, 0.8, 0.6, 0.5), "Worse than the untrained encoder (80.0 %), chance not counted: number 1."),
+        (
+            (0.7, 0.8, 0.6, 0.5),
+            "Both are worse than the untrained encoder (80.0 %) by the mean of repeats, chance not counted.",
+        ),
+        (
+            (0.9, 0.8, 0.6, 0.5),
+            "Worse than the untrained encoder (80.0 %) by the mean of repeats, chance not counted: number 1.",
+        ),
         ((0.9, 0.8, 0.8, 0.8), None),
     ):
         shutil.rmtree(out, ignore_errors=True)
@@ -233,6 +239,29 @@ def test_the_encoder_before_training_has_the_score_of_its_repeats(tmp_path: Path
     page = html.unescape(report_of(out).read_text())
     assert "75.0 % to 85.0 %" in page
     assert "Dashed: the untrained encoder, in the mean." in page
+
+
+def test_what_training_made_worse_is_beside_its_own_start() -> None:
+    """Not beside the mean of all; and what was stopped is not among those that ran to the end."""
+
+    def rows(*known: tuple[float, float | None, str]) -> list[dict[str, Any]]:
+        return [
+            {"configuration": c, "trial": c, "repeat": 0, "status": status, "score": last, "select.knn": last,
+             "untrained.select.knn": began, LR: 0.1}
+            for c, (last, began, status) in enumerate(known)
+        ]  # fmt: skip
+
+    def said(made: list[dict[str, Any]]) -> str:
+        return verdict(made, choose(made, "select.knn", "max"), [LR], "select.knn").sentence
+
+    own = said(rows((0.45, 0.50, "complete"), (0.44, 0.30, "complete")))
+    assert own.endswith(f"with {LR} = 0.1. Worse than the untrained encoder (50.0 %), chance not counted: number 0.")
+    stopped = said(rows((0.45, 0.50, "complete"), (0.44, 0.50, "stopped")))
+    assert "Worse than the untrained encoder (50.0 %), chance not counted: numbers 0 and 1." in stopped
+    alike = rows((0.45, 0.40, "complete"), (0.45, 0.40, "complete"))
+    assert said(alike).startswith("Of 2 configurations that ran to the end, number 0 is first by select.knn: 45.0 %")
+    seeds = [*alike[:1], {**alike[0], "repeat": 1, "untrained.select.knn": 0.6}, alike[1]]
+    assert starts_of(seeds, "select.knn") == [[0.40, 0.6]]  # of configuration 1 a repeat is not known yet
 
 
 def test_a_smaller_value_wins_with_mode_min(tmp_path: Path) -> None:
