@@ -22,9 +22,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, load_untrusted
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.records.summary_file import read_summary
-from rayfed_ssl.records.tables import OTHERS, read_communication, read_metrics
+from rayfed_ssl.records.tables import EVALUATION, OTHERS, read_communication, read_metrics
 from rayfed_ssl.settings.files import of_run
-from rayfed_ssl.simulation.evaluation_file import FILE
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage.fetch import Remote, is_uri, renewing
 from rayfed_ssl.terminal.progress import accuracy_text
@@ -129,13 +128,13 @@ class Run:
         data = None if data is None else in_one_word(data)
         changes = as_changes(settings, "evaluation")
         with python_words(), surroundings(Executor.local):
-            renew = renewing(self.uri, self.folder, FILE)
+            renew = renewing(self.uri, self.folder, EVALUATION)
             found = reevaluate(
                 self.folder, protocols, changes,
                 data=data, exclude_trained=exclude_trained, trust_imports=True, renew=renew,
             )  # fmt: skip
         if self.uri is not None:
-            for name in (FILE, OUTCOMES):
+            for name in (EVALUATION, OUTCOMES):
                 if (self.folder / name).exists():
                     Remote(self.uri).put(self.folder / name, name)
         return found if data is None else dict(list(found[OTHERS].values())[-1])  # the newest stands last

@@ -35,18 +35,18 @@ def evaluate(
 ) -> None:
     """Evaluate the encoder(s) of a finished run again; adds to RUN/evaluation.json. --protocol may be repeated."""
     from rayfed_ssl.records.outcomes import FILE as OUTCOMES
+    from rayfed_ssl.records.tables import EVALUATION
     from rayfed_ssl.report.evaluated import sentence_of
-    from rayfed_ssl.simulation.evaluation_file import FILE
     from rayfed_ssl.simulation.reevaluation import reevaluate
     from rayfed_ssl.storage.fetch import at_hand, is_about_encoders, renewing
     from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.output import prose
     from rayfed_ssl.terminal.progress import console, evaluation_tables
 
-    with at_hand(run, is_about_encoders, put_back=(FILE, OUTCOMES)) as folder:
+    with at_hand(run, is_about_encoders, put_back=(EVALUATION, OUTCOMES)) as folder:
         found = reevaluate(
             folder, protocol or (), changes or (), data=data, exclude_trained=exclude_trained,
-            trust_imports=trust_imports, renew=renewing(run, folder, FILE),
+            trust_imports=trust_imports, renew=renewing(run, folder, EVALUATION),
         )  # fmt: skip
         sentence = sentence_of(folder, found, other=data is not None)
     told, tables = evaluation_tables(found, other=data is not None)

@@ -30,7 +30,7 @@ from rayfed_ssl.records.environment import recorded, scalings
 from rayfed_ssl.records.intervals import counts_images
 from rayfed_ssl.records.outcomes import FILE as OUTCOMES
 from rayfed_ssl.records.summary_file import read_summary
-from rayfed_ssl.records.tables import OTHERS, SKIPPED
+from rayfed_ssl.records.tables import EVALUATION, OTHERS, SKIPPED
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
 HOME = "rayfed-ssl"
@@ -193,7 +193,7 @@ def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
         for tag, given in summary["accuracy"].items()
         if (value := _own(encoder, given)) is not None
     ]
-    later = read_json(encoder.run / "evaluation.json") or {}
+    later = read_json(encoder.run / EVALUATION) or {}
     began = encoder.file.before_training(encoder.config.model.initial == "own")
     untrained, pixels = later.get("untrained", {}).get(began, {}), later.get("pixels", {})
     for tag, value in later.get("accuracy", {}).get(encoder.file.stem, {}).items():

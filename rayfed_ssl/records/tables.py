@@ -49,6 +49,7 @@ DROPPED = pa.schema([("round", pa.int32()), ("client", pa.int32()), ("operation"
 PARTITION = pa.schema([("client", pa.int32()), ("split", _NAME), ("index", pa.int64()), ("label", pa.int64())])
 NAME, CLASS = pa.field("client_name", _NAME), pa.field("class_name", _NAME)
 EVALUATED = ("eval/", "select/", "features/")  # what an evaluation's tags begin with
+EVALUATION = "evaluation.json"  # of the encoders that a run ended with, by ``rayfed-ssl evaluate``
 OTHERS = "other data"  # in evaluation.json: what was measured on other images than the run's, by data set
 SKIPPED = "skipped_images.txt"  # images that could not be decoded, by name
 PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")

@@ -20,7 +20,14 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.summary import History, history, summarise, virtual_seconds
 from rayfed_ssl.records.summary_file import SUMMARY, read_summary
-from rayfed_ssl.records.tables import COMMUNICATION, METRICS, bytes_until, communication_parts, metrics_parts
+from rayfed_ssl.records.tables import (
+    COMMUNICATION,
+    EVALUATION,
+    METRICS,
+    bytes_until,
+    communication_parts,
+    metrics_parts,
+)
 from rayfed_ssl.settings import files as configfile
 
 UNFINISHED, UNKNOWN = "unfinished", "unknown"
@@ -165,7 +172,7 @@ def read(path: Path) -> RunFolder:
         notes.append(f"There is no {SUMMARY}: the run has not ended. Shown is what its last commit holds.")
     if not summary and metrics.num_rows:
         summary = _tried(lambda: _provisional(path, config, metrics, partition, status), nothing, notes)
-    evaluation = _tried(lambda: _json(path / "evaluation.json"), nothing, notes, quietly=True)
+    evaluation = _tried(lambda: _json(path / EVALUATION), nothing, notes, quietly=True)
     environment = _tried(lambda: _json(path / "environment.json"), nothing, notes)
     return RunFolder(path, config, summary, metrics, bookings, partition, evaluation, environment, notes)
 

@@ -11,7 +11,6 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.paired import OVER
 from rayfed_ssl.records.tables import OTHERS
 
-FILE = "evaluation.json"
 BETWEEN, UNTRAINED, PIXELS = "between encoders", "untrained", "pixels"  # in evaluation.json
 BY_ENCODER = frozenset({  # its blocks with a row per encoder
     "accuracy", "untrained", "select", "own", "features", OVER.format(UNTRAINED), OVER.format(PIXELS),

@@ -33,7 +33,7 @@ from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.records.paired import MEAN, OVER, paired_scores
-from rayfed_ssl.records.tables import OTHERS
+from rayfed_ssl.records.tables import EVALUATION, OTHERS
 from rayfed_ssl.records.trained_image_digests import FILE as TRAINED
 from rayfed_ssl.records.trained_image_digests import among_trained, read_trained
 from rayfed_ssl.settings.data_argument import (
@@ -46,7 +46,6 @@ from rayfed_ssl.settings.data_argument import (
 from rayfed_ssl.settings.files import of_run, parse_overrides
 from rayfed_ssl.simulation.evaluation_file import (
     BETWEEN,
-    FILE,
     PIXELS,
     UNTRAINED,
     added,
@@ -103,7 +102,7 @@ def reevaluate(
         encoders = exported_by(run)
     _check_asked(run, other=data is not None, exclude_trained=exclude_trained)
     config = _configured(run, protocols, changes, trust_imports, several=len(encoders) > 1)
-    earlier(run / FILE)  # what cannot be read is said before anything is measured
+    earlier(run / EVALUATION)  # what cannot be read is said before anything is measured
     data = parse_data_argument_of_run(data, config.data, "--data") if isinstance(data, str) else data
     if data is None:
         federation, images = _own_images(run, config), None
@@ -114,9 +113,9 @@ def reevaluate(
     measured = _measured(config, federation, encoders, data)
     found = measured.document if images is None else {"images": images, **measured.document}
     protocols = config.evaluation.protocols
-    with rewriting(run / FILE) as write:  # another command may have added to it since
+    with rewriting(run / EVALUATION) as write:  # another command may have added to it since
         renew()
-        known = with_untrained(earlier(run / FILE), _began(config, encoders))
+        known = with_untrained(earlier(run / EVALUATION), _began(config, encoders))
         found = added(known, found, protocols) if data is None else _beside(known, _name(data, found), found, protocols)
         write(found)
         if data is None:
@@ -136,7 +135,7 @@ def _own_images(run: Path, config: RunConfig) -> Federation:
 def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
     """Refuse a folder that cannot be written to, and to leave out the run's own test images. Raises UserError."""
     if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise UserError(f"{run}: cannot be written to, and {FILE} belongs there; copy the run elsewhere")
+        raise UserError(f"{run}: cannot be written to, and {EVALUATION} belongs there; copy the run elsewhere")
     if exclude_trained and not other:
         raise UserError("--exclude-trained: found no --data; it leaves out test images of another data set")
 
@@ -212,7 +211,7 @@ def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measure
     before = others.pop(name, {})
     if before and _which(before.get("images", {})) != _which(now["images"]):
         gone = ", ".join(before.get("evaluation", {})) or "all of it"
-        note = f"what {FILE} held of {name} was of other images, or of another form of them, and has gone: {gone}"
+        note = f"what {EVALUATION} held of {name} was of other images, or of another form of them, and has gone: {gone}"
         now = {**now, "images": {**now["images"], "notes": [*now["images"]["notes"], note]}}
         before = {}
     return {**known, OTHERS: {**others, name: added(before, now, measured)}}

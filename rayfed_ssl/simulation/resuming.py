@@ -20,10 +20,10 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.records.outcomes import ALL as OUTCOMES
 from rayfed_ssl.records.summary_file import SUMMARY, known_summary, read_summary
+from rayfed_ssl.records.tables import EVALUATION
 from rayfed_ssl.records.trained_image_digests import ENCODERS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
-from rayfed_ssl.simulation.evaluation_file import FILE as EVALUATED
 from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import refuse_taken
@@ -130,13 +130,13 @@ def forget_end(folder: Path) -> list[str]:
     """Remove what says how the run in ``folder`` had ended, where that is to come again: the summary and the encoders.
     What ``rayfed-ssl evaluate`` has measured of these is kept under the name of their round. Returns a line where so.
     """
-    lines, evaluated = [], folder / EVALUATED
+    lines, evaluated = [], folder / EVALUATION
     if evaluated.exists():
         stem = f"{evaluated.stem}_round_{known_summary(folder).get('rounds', 'unknown')}"
         names = chain([stem], (f"{stem}_{number}" for number in count(2)))  # a round may have been the last one twice
         kept = next(path for name in names if not (path := evaluated.with_stem(name)).exists())
         evaluated.replace(kept)
-        lines.append(f"{EVALUATED}: now {kept.name}, as it is of encoders that are trained further")
+        lines.append(f"{EVALUATION}: now {kept.name}, as it is of encoders that are trained further")
     for name in (SUMMARY, *OUTCOMES):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / ENCODERS, ignore_errors=True)

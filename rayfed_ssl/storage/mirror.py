@@ -27,7 +27,7 @@ from rayfed_ssl.base.lock import left_behind
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import first_line
 from rayfed_ssl.records.summary_file import SUMMARY
-from rayfed_ssl.records.tables import PART, Commit
+from rayfed_ssl.records.tables import EVALUATION, PART, SKIPPED, Commit
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.claim import lock_of
 from rayfed_ssl.storage.failure import ERROR
@@ -37,12 +37,9 @@ REPLACED = re.compile(  # where a run also deletes
     r"(checkpoints|metrics\.parquet|communication\.parquet|dropped\.parquet)/.*|events\.out\.tfevents\.[^/]*|"
     rf"outcomes(_untrained|_pixels)?\.parquet|{re.escape(SUMMARY)}|{re.escape(ERROR)}"
 )
-EVALUATED, KEPT = (
-    "evaluation.json",
-    re.compile(r"evaluation_round_.*\.json"),
-)  # what evaluates an end, and an earlier one
+KEPT = re.compile(r"evaluation_round_.*\.json")  # what was measured of an earlier end
 FORGOTTEN = re.compile(  # where a run that goes on deletes what it had ended with
-    rf"encoder/.*|{re.escape(EVALUATED)}|skipped_images\.txt"
+    rf"encoder/.*|{re.escape(EVALUATION)}|{re.escape(SKIPPED)}"
 )
 WORK = re.compile(r"(rayfed-ssl-[0-9a-f]{32})\.lock")  # beside a working folder, held while its run lives
 FETCHING, COPYING = ".fetching", ".copying"
@@ -168,7 +165,7 @@ class Mirror:
                 for path in filter(KEPT.fullmatch, new):  # named by the summary's round
                     self._copy(path)
                 new = [path for path in new if not KEPT.fullmatch(path)]
-                for path in (EVALUATED, SUMMARY):
+                for path in (EVALUATION, SUMMARY):
                     if path in self.copied and path not in here:
                         self.remote.delete_file(f"{self.root}/{path}")
             for path in sorted(new, key=_rank):
