@@ -98,6 +98,16 @@ def chosen(values: NDArray[Any], bands: Bands | None) -> NDArray[Any]:
     return values if bands is None else values[..., [band - 1 for band in bands]]
 
 
+def bands_axis(shape: tuple[int, ...]) -> int | None:
+    """Which axis of an image's array of three are its bands, the last (2) or the first (0): of square images the one of
+    another length, of others the one that is shorter than both sides. None where none is.
+    """
+    first, middle, last = shape
+    if last < min(first, middle) or first == middle != last:
+        return 2
+    return 0 if first < min(middle, last) or middle == last != first else None
+
+
 def no_data(values: NDArray[Any], number: float | None) -> NDArray[np.bool_]:
     """Where values are NaN, infinite or this number, as their type holds it."""
     found = np.zeros(values.shape, np.bool_) if values.dtype.kind != "f" else ~np.isfinite(values)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.bands import Bands, band_range_unknown
+from rayfed_ssl.data.decoding.bands import Bands, band_range_unknown, bands_axis
 from rayfed_ssl.data.decoding.bit_depth import range_unknown
 from rayfed_ssl.data.images import MOST_BANDS, Payload, Source, are_bands
 from rayfed_ssl.data.readers.arrays.files import Header, arrays_at, header
@@ -260,21 +260,16 @@ def _band_axes(array: Header, key: str, channels: int) -> tuple[int, ...]:
 
 
 def _chosen_axes(array: Header, key: str, bands: Bands) -> tuple[int, ...]:
-    """The order of an image's axes that makes them (H, W, C), with all of the ``bands``: of square images C is the axis
-    of another length, of others the one that is shorter than both sides. Raises UserError.
+    """The order of an image's axes that makes them (H, W, C), with all of the ``bands``, along ``bands_axis``. Raises
+    UserError.
     """
     shape, sides = array.shape, array.shape[1:]
     if len(sides) == 2 and bands == (1,):
         return 0, 1
-    if len(sides) == 3:
-        first, middle, last = sides
-        is_last = last < min(first, middle) or first == middle != last
-        is_first = first < min(middle, last) or middle == last != first
-        if is_last != is_first and max(bands) <= (last if is_last else first):
-            return (0, 1, 2) if is_last else (1, 2, 0)
-        many = f"; it has {last if is_last else first} bands" if is_last != is_first else ""
-    else:
-        many = ""
+    axis = bands_axis(sides) if len(sides) == 3 else None
+    if axis is not None and max(bands) <= sides[axis]:
+        return (0, 1, 2) if axis == 2 else (1, 2, 0)
+    many = "" if axis is None else f"; it has {sides[axis]} bands"
     raise UserError(
         f"{key}.path: {array.called} is of shape {shape}; images with {key}.bands={list(bands)} are (N, H, W, C) or "
         f"(N, C, H, W) of {max(bands)} bands or more{many}"
