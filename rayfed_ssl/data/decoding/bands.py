@@ -45,7 +45,7 @@ _TIFFFILE = LazyModule("tifffile")
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # else odd files are a line on stderr, unnamed
 _MODES = {"LA": 2, "RGBA": 4}  # Pillow's, of 8 bits, with transparency as the last channel
 _OPAQUE = {"L": 1, "RGB": 3}  # likewise without it, from which bands are chosen alone
-_WHITE_IS_ZERO = 0  # of PhotometricInterpretation: TIFF 6.0, section 4
+_WHITE_IS_ZERO, _PALETTE = 0, 3  # of PhotometricInterpretation: TIFF 6.0, section 4
 FILE = "file"
 """Of ``data.nodata``: what each file says, and NaN."""
 Nodata = float | Literal["file"]
@@ -108,26 +108,31 @@ def bands_axis(shape: tuple[int, ...]) -> int | None:
     return 0 if first < min(middle, last) or middle == last != first else None
 
 
+def equals(values: NDArray[Any], number: float) -> NDArray[np.bool_]:
+    """Where values are this number, as their type holds it."""
+    with np.errstate(over="ignore"):  # no value of a smaller type is as large
+        held = values.dtype.type(number) if values.dtype.kind == "f" else number
+    return np.asarray(values == held)
+
+
 def no_data(values: NDArray[Any], number: float | None) -> NDArray[np.bool_]:
     """Where values are NaN, infinite or this number, as their type holds it."""
     found = np.zeros(values.shape, np.bool_) if values.dtype.kind != "f" else ~np.isfinite(values)
     if number is None or not np.isfinite(number):
         return found
-    with np.errstate(over="ignore"):  # no value of a smaller type is as large
-        held = values.dtype.type(number) if values.dtype.kind == "f" else number
-    return np.asarray(found | (values == held))
+    return np.asarray(found | equals(values, number))
 
 
 def holds_nodata(image: Image.Image) -> bool:
     """Whether a TIFF that Pillow has read as it is has pixels of its GDAL_NODATA value."""
     number = gdal_nodata(getattr(image, "tag_v2", {}).get(GDAL_NODATA, ""))
-    return number is not None and bool((np.asarray(image) == number).any())
+    return number is not None and bool(equals(np.asarray(image), number).any())
 
 
 def with_missing(raster: Raster, nodata: Nodata | None, of_file: float | None = None) -> Raster:
     """The same with where there is no data, by ``data.nodata`` and by what the file says."""
     if nodata is None:
-        return replace(raster, unfilled=of_file is not None and bool((raster.values == of_file).any()))
+        return replace(raster, unfilled=of_file is not None and bool(equals(raster.values, of_file).any()))
     missing = no_data(raster.values, of_file if isinstance(nodata, str) else nodata)
     return replace(raster, missing=missing) if missing.any() else raster
 
@@ -167,6 +172,10 @@ def bands_of_tiff(
             found = f"a TIFF of {' x '.join(map(str, shape))} (axes {axes})"
             raise BadImage(f"{found}, {wanted_of(channels, bands)}")
         check(shape[axes.index("X")], shape[axes.index("Y")])
+        has_palette, unlike = page.photometric == _PALETTE, series.dtype == np.uint8 and page.bitspersample != 8
+        if has_palette or unlike:
+            found = "with a palette" if has_palette else f"of {page.bitspersample} bits"
+            raise BadImage(f"a TIFF {found}; bands are of 8 bits, or of more, without a palette")
         turn = int(getattr(page.tags.get(ORIENTATION), "value", 1))
         if apart:
             values = np.stack([of.asarray() for of in pages], axis=-1)

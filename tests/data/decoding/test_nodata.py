@@ -87,6 +87,16 @@ def test_a_number_is_compared_as_the_files_type_holds_it(kind: str) -> None:
         assert (other.pixels[missing[0]] == 254).all()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_number_beyond_the_files_type_is_compared_without_a_warning() -> None:
+    values, number = images(1)[0][0], "-1.7976931348623157e+308"
+    for nodata in (None, "file", float(number)):
+        found = decode(tiff(values, number), form(nodata))
+        assert (found.filled, found.unfilled) == (False, False)
+    assert not decode(tiff(values, number, photometric="rgb"), ImageForm(SIDE, range=(LOW, HIGH))).unfilled
+    assert not decode(tiff(values[..., 0], number), ImageForm(SIDE, channels=1, range=(LOW, HIGH))).unfilled
+
+
 def test_missing_data_count_for_no_range_and_no_note() -> None:
     values, missing = images(1)
     values = values.clip(LOW + 1, HIGH - 1)
