@@ -87,6 +87,27 @@ def test_a_number_is_compared_as_the_files_type_holds_it(kind: str) -> None:
         assert (other.pixels[missing[0]] == 254).all()
 
 
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("by", [[-20000, 200], "percentiles"])
+@pytest.mark.parametrize("kind", ["<f2", ">f2"])
+def test_arrays_of_float16_keep_their_type(tmp_path: Path, kind: str, channels: int, by: Any) -> None:
+    values, missing = images(6, channels)
+    values = (values / 12).astype(kind)
+    values[missing] = MISSING  # as float16 -10000
+    assert float(values[missing][0]) == -10000
+    np.savez(tmp_path / "a.npz", x_train=values[:4], x_test=values[4:])
+    bands = None if channels == 5 else list(range(1, channels + 1))
+    keys = {"name": "arrays", "path": tmp_path / "a.npz", "image_size": SIDE, "channels": channels, "bands": bands}
+    data = load(SourceConfig.model_validate({**keys, "range": by, "nodata": MISSING}), tmp_path / "cache")
+    for band in range(channels):
+        low, high = by if by != "percentiles" else data.range[band] if channels == 5 else data.range
+        seen = values[:4, ..., band if channels == 5 else slice(None)]
+        if by == "percentiles":
+            assert [low, high] == list(percentiles(seen[seen > MISSING].astype(np.float32)))
+        own = filled(values[:4, ..., band].astype(np.float32), missing[:4, ..., band], low, high)
+        np.testing.assert_array_equal(data.train.pixels[..., band], own)
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_number_beyond_the_files_type_is_compared_without_a_warning() -> None:
     values, number = images(1)[0][0], "-1.7976931348623157e+308"

@@ -58,11 +58,14 @@ COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and g
 
 @dataclass(frozen=True)
 class ImageArray:
-    """``axes`` bring an image to (H, W) or (H, W, C); ``channels`` is C, 1 of (H, W), or how many bands are chosen."""
+    """``axes`` bring an image to (H, W) or (H, W, C); ``channels`` is C, 1 of (H, W), or how many bands are chosen;
+    ``by_band`` if images are read band by band.
+    """
 
     header: Header
     axes: tuple[int, ...]
     channels: int
+    by_band: bool = False
 
     def __len__(self) -> int:
         return self.header.shape[0]
@@ -70,7 +73,7 @@ class ImageArray:
     def images(self, chosen: NDArray[np.int64], key: str) -> Iterator[tuple[str, Payload]]:
         """(name, pixels) of the images of these numbers, which ascend. Raises UserError for a damaged file."""
         for row, values in zip(chosen, self.header.rows(chosen, key), strict=True):
-            yield self.header.row(int(row)), _payload(values.transpose(self.axes))
+            yield self.header.row(int(row)), _payload(values.transpose(self.axes), self.by_band)
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def image_array(array: Header, key: str, wanted: int = 3, bands: Bands | None = 
             f"{key}.path: {array.called} has 4 channels of type {kind}; transparency is read of uint8; allowed: 1 or 3 "
             f"channels, or uint8, or {key}.channels=4, which reads four bands"
         )
-    return ImageArray(array, axes, channels)
+    return ImageArray(array, axes, channels, bands is not None or are_bands(wanted))
 
 
 def _axes(array: Header, key: str) -> tuple[int, ...]:
@@ -276,13 +279,14 @@ def _chosen_axes(array: Header, key: str, bands: Bands) -> tuple[int, ...]:
     )
 
 
-def _payload(pixels: NDArray[Any]) -> NDArray[Any]:
-    """(H, W) or (H, W, C) as ``decode`` takes it: of this machine's byte order, truth as 0 and 255."""
+def _payload(pixels: NDArray[Any], by_band: bool) -> NDArray[Any]:
+    """(H, W) or (H, W, C) as ``decode`` takes it: of this machine's byte order, truth as 0 and 255. Bands keep their
+    type, as which ``data.nodata`` is compared with their values; Pillow has no float16.
+    """
     if pixels.dtype == np.bool_:
         return pixels.astype(np.uint8) * np.uint8(255)
-    if pixels.dtype == np.float16:
-        return pixels.astype(np.float32)
-    return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+    own = pixels.dtype.newbyteorder("=")
+    return pixels.astype(np.float32 if own == np.float16 and not by_band else own, copy=False)
 
 
 # -- what lies beside them ---------------------------------------------------------------------------------------------
