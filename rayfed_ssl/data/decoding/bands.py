@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rayfed_ssl.base.lazy import LazyModule
+from rayfed_ssl.base.text import plural
 from rayfed_ssl.data.decoding.bit_depth import (
     CLIPPED_SHARE,
     NARROW_SHARE,
@@ -81,11 +82,17 @@ class Raster:
         return np.where(self.missing, np.nan, self.values)
 
 
+def array_of(channels: int, bands: Bands | None) -> str:
+    """The array that is read of an image, in words."""
+    shape = f"(H, W, {channels})" if bands is None else "(H, W, C) of all bands"
+    return f"of {plural(channels, 'band', 'bands')} an array {shape}"
+
+
 def wanted_of(channels: int, bands: Bands | None) -> str:
     """What an image of other bands does not have, in words."""
     if bands is None:
         return f"where data.channels={channels} wants so many bands"
-    return f"where data.bands={list(bands)} wants {max(bands)} bands or more"
+    return f"where data.bands={list(bands)} wants {plural(max(bands), 'band', 'bands')} or more"
 
 
 def fits(count: int, channels: int, bands: Bands | None) -> bool:

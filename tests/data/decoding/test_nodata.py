@@ -221,7 +221,9 @@ def test_colours_with_a_value_of_missing_data_are_noted(kind: str) -> None:
 
 def test_it_needs_images_that_are_read_band_by_band(tmp_path: Path) -> None:
     for keys in ({"channels": 1}, {}):
-        with pytest.raises(ValueError, match=r"nodata: found file; needs bands, such as \[1\] with channels: 1, or"):
+        with pytest.raises(
+            ValueError, match=r"nodata: found file; needs bands \(here, too, where the run has some\), such as \[1\]"
+        ):
             SourceConfig.model_validate({"name": "arrays", "path": tmp_path, "nodata": "file", **keys})
     for wrong in ("all", np.nan, np.inf):
         with pytest.raises(ValueError, match="nodata"):

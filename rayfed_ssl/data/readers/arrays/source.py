@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.decoding.bands import Bands, band_range_unknown, bands_axis
 from rayfed_ssl.data.decoding.bit_depth import range_unknown
 from rayfed_ssl.data.images import MOST_BANDS, Payload, Source, are_bands
@@ -272,10 +272,10 @@ def _chosen_axes(array: Header, key: str, bands: Bands) -> tuple[int, ...]:
     axis = bands_axis(sides) if len(sides) == 3 else None
     if axis is not None and max(bands) <= sides[axis]:
         return (0, 1, 2) if axis == 2 else (1, 2, 0)
-    many = "" if axis is None else f"; it has {sides[axis]} bands"
+    many = "" if axis is None else f"; it has {plural(sides[axis], 'band', 'bands')}"
     raise UserError(
         f"{key}.path: {array.called} is of shape {shape}; images with {key}.bands={list(bands)} are (N, H, W, C) or "
-        f"(N, C, H, W) of {max(bands)} bands or more{many}"
+        f"(N, C, H, W) of {plural(max(bands), 'band', 'bands')} or more{many}"
     )
 
 
