@@ -157,7 +157,8 @@ class SourceConfig(Block):
             raise ValueError(f"bands: found {len(self.bands)} of them; allowed: as many as channels, {self.channels}")
         chosen = self.bands is not None
         if self.nodata is not None and not (chosen or are_bands(self.channels)):
-            raise ValueError(f"nodata: found {self.nodata}; needs bands, such as [1] with channels: 1, or [1, 2, 3]")
+            needs = "needs bands (here, too, where the run has some), such as [1] with channels: 1, or [1, 2, 3]"
+            raise ValueError(f"nodata: found {self.nodata}; {needs}")
         if isinstance(self.range, tuple) and (allowed := allowed_instead(self.range, self.channels, chosen)):
             raise ValueError(f"range: found {as_lists(self.range)}; allowed: {allowed}")
         return self

@@ -78,7 +78,10 @@ def _square_of_bands(pixels: Any, config: dict[str, Any]) -> Tensor:
     found = "a file or a Pillow image" if not hasattr(pixels, "shape") else f"an array {tuple(pixels.shape)}"
     chosen = config["input"].get("bands")
     most = max(chosen) if chosen else channels
-    pixels = pixels[..., None] if chosen and len(getattr(pixels, "shape", ())) == 2 else pixels
+    shape = tuple(getattr(pixels, "shape", ()))
+    if chosen and len(shape) == 3 and (shape[0] < min(shape[1:]) or shape[1] == shape[2] != shape[0]):
+        raise ValueError(f"{found}, of which the first axis is the bands; channels come last, (H, W, C)")
+    pixels = pixels[..., None] if chosen and len(shape) == 2 else pixels
     if len(getattr(pixels, "shape", ())) != 3 or pixels.shape[2] < most or (not chosen and pixels.shape[2] > most):
         more = " with all bands, so many or more" if chosen else ""
         raise ValueError(f"{found}; the encoder takes an array (H, W, {most}){more}")
@@ -91,7 +94,7 @@ def _square_of_bands(pixels: Any, config: dict[str, Any]) -> Tensor:
         raise ValueError(f"{found}, no pixel of which holds data")
     squares = []
     for number in range(channels):
-        band, gone = values[..., number].double(), missing[..., number]
+        band, gone = values[..., number].double().clone(), missing[..., number]
         if gone.any():
             band[gone] = band[~gone].min() if not gone.all() else 0.0
         if values.dtype != torch.uint8:

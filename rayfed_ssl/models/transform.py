@@ -24,7 +24,7 @@ from torch import Tensor
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.decoding.bands import FILE, Bands, Nodata, fits
+from rayfed_ssl.data.decoding.bands import FILE, Bands, Nodata, bands_axis, fits
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, as_lists, is_one
 from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
 from rayfed_ssl.data.decoding.squares import Background, Fit
@@ -72,10 +72,11 @@ def _check_bands(pixels: NDArray[Any], channels: int, bands: Bands | None, posit
     shape, dtype = pixels.shape, pixels.dtype
     depth = dtype == np.uint8 or (dtype.kind in "iuf" and dtype.name not in (*NO_PIXELS, "int8"))
     count = shape[2] if pixels.ndim == 3 else int(pixels.ndim == 2 and bands is not None)  # (H, W) has one band
-    if count and fits(count, channels, bands) and depth and min(shape):
+    first = pixels.ndim == 3 and bands is not None and bands_axis(shape) == 0
+    if count and fits(count, channels, bands) and depth and min(shape) and not first:
         return
-    first = pixels.ndim == 3 and fits(shape[0], channels, bands)
-    hint = "; channels come last: image.transpose(1, 2, 0)" if first else ""
+    turned = depth and pixels.ndim == 3 and (first or bands is None) and fits(shape[0], channels, bands)
+    hint = "; channels come last: image.transpose(1, 2, 0)" if turned else ""
     allowed = ALLOWED_BANDS.format(channels=channels) if bands is None else ALLOWED_CHOSEN.format(most=max(bands))
     raise UserError(f"image {position}: found an array of {dtype.name} {shape}; must be {allowed}{hint}")
 

@@ -135,7 +135,7 @@ def _bands_in_views(config: RunConfig) -> Iterator[Note]:
 def _all_grey(config: RunConfig, federation: Federation) -> Iterator[Note]:
     """A line on grey images of one's own that are read with three channels, though nobody asked for three."""
     data, dataset = config.data, federation.dataset
-    free = config.model.start is None and "channels" not in data.model_fields_set
+    free = config.model.start is None and "channels" not in data.model_fields_set and data.bands is None
     if dataset.grey and free and OWN_IMAGES & SOURCES[data.name].reads:
         yield all_grey(len(dataset.train) + len(dataset.test), "data")
 

@@ -223,6 +223,23 @@ def test_a_transform_takes_arrays_of_its_bands_alone() -> None:
         Transform.described({"image_size": 16, "channels": 5, "input": {"mean": [0.5] * 4, "std": [1] * 4}})
 
 
+def test_a_transform_takes_no_array_whose_bands_come_first() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (13, SIDE, SIDE + 1), dtype=np.uint8)
+    hint = r"; channels come last: image\.transpose\(1, 2, 0\)$"
+    for bands in ((4, 3, 2), (13, 1, 1)):
+        transform = Transform(SIDE, 3, HALF, HALF, bands=bands)
+        for first in (pixels, pixels[..., :-1], np.concatenate([pixels] * 2)[..., :-1]):
+            assert transform(first.transpose(1, 2, 0)).shape == (3, SIDE, SIDE)
+            with pytest.raises(UserError, match=r"must be an array \(H, W, C\) of all bands .*" + hint):
+                transform(first)
+    transform = Transform(SIDE, 3, HALF, HALF, bands=(4, 3, 2))
+    for wrong in (pixels[:3], pixels[:3].transpose(1, 2, 0), pixels > 9, (pixels > 9).transpose(1, 2, 0)):
+        with pytest.raises(UserError, match=r"or such a file's bytes or path$"):
+            transform(wrong)
+    with pytest.raises(UserError, match=r"or such a file's bytes or path$"):
+        Transform(SIDE, 5, HALF, HALF)(np.zeros((5, SIDE, SIDE), bool))
+
+
 def test_an_encoder_of_five_bands_starts_no_run_of_three(run: Path, tmp_path: Path) -> None:
     images, labels = striped()
     np.savez(tmp_path / "rgb.npz", images=images[..., :3], labels=labels)

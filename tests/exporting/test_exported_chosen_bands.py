@@ -137,7 +137,10 @@ def test_a_transform_takes_arrays_of_all_bands_alone(encoder: RunEncoder) -> Non
             r"^image 0: found an array of uint16 \(16, 16, 4\); must be an array \(H, W, C\) of all",
         ),
         (image[..., 0], r"^image 0: found an array of uint16 \(16, 16\)"),
-        (Image.new("RGB", (SIDE, SIDE)), r"^image 0: cannot be decoded \(a Pillow image; of 3 bands an array"),
+        (
+            Image.new("RGB", (SIDE, SIDE)),
+            r"^image 0: cannot be decoded \(a Pillow image; of 3 bands an array \(H, W, C\) of all b",
+        ),
     ):
         with pytest.raises(UserError, match=line):
             transform([wrong])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import ExifTags, Image, TiffImagePlugin
 
 from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
@@ -123,6 +124,35 @@ def test_bands_are_as_in_the_run(tmp_path: Path, kind: str, fit: Fit, value_rang
     pairs = tuple(tuple(part) if isinstance(part, list) else part for part in value_range)
     expected = decode(values, ImageForm(30, channels=5, range=pairs, fit=fit)).pixels
     np.testing.assert_array_equal(standalone.square(values, place).numpy(), expected)
+
+
+def of_input(place: Path, **input: object) -> Path:
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "input": {**config["input"], **input}}))
+    return place
+
+
+def test_arrays_whose_bands_come_first_are_refused(tmp_path: Path) -> None:
+    place = of_input(folder(tmp_path, 3, None), bands=[4, 3, 2])
+    values = np.random.default_rng(0).integers(0, 256, (13, 30, 30), np.uint8)
+    for first in (values, values[:, :20], np.concatenate([values] * 3)):
+        with pytest.raises(ValueError, match=r"^an array \(\d+, \d0, 30\), .*; channels come last, \(H, W, C\)$"):
+            standalone.square(first, place)
+        with pytest.raises(ValueError, match="channels come last"):
+            standalone.square(torch.from_numpy(first), place)
+    np.testing.assert_array_equal(
+        standalone.square(values.transpose(1, 2, 0), place), values[[3, 2, 1]].transpose(1, 2, 0)
+    )
+
+
+def test_the_callers_array_stays_as_it_is(tmp_path: Path) -> None:
+    place = of_input(folder(tmp_path, 2, [-1, 1]), nodata=-9999)
+    values = np.linspace(0, 1, 30 * 30 * 2).reshape(30, 30, 2)
+    values[0, 0] = -9999
+    before = values.copy()
+    first = standalone.square(values, place)
+    np.testing.assert_array_equal(values, before)
+    np.testing.assert_array_equal(standalone.square(values, place), first)
 
 
 def test_what_is_no_array_of_the_bands_is_refused(tmp_path: Path) -> None:

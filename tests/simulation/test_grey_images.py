@@ -45,6 +45,7 @@ def test_grey_images_that_are_read_as_colours_are_noted_where_nobody_chose_so(tm
     root = grey_folder(tmp_path / "d")
     assert said(of_folder(root)) == [LINE]
     assert said(of_folder(root, channels=1)) == said(of_folder(root, channels=3)) == []
+    assert said(of_folder(root, bands=[1, 1, 1])) == []  # of which data.channels=1 is refused
     coloured = np.array(Image.open(root / "train/b/1.png"))
     coloured[0, 0] = (200, 0, 0)  # one pixel of all
     Image.fromarray(coloured).save(root / "train/b/1.png")

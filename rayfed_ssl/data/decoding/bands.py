@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rayfed_ssl.base.lazy import LazyModule
+from rayfed_ssl.base.text import plural
 from rayfed_ssl.data.decoding.bit_depth import (
     CLIPPED_SHARE,
     NARROW_SHARE,
@@ -45,7 +46,7 @@ _TIFFFILE = LazyModule("tifffile")
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # else odd files are a line on stderr, unnamed
 _MODES = {"LA": 2, "RGBA": 4}  # Pillow's, of 8 bits, with transparency as the last channel
 _OPAQUE = {"L": 1, "RGB": 3}  # likewise without it, from which bands are chosen alone
-_WHITE_IS_ZERO = 0  # of PhotometricInterpretation: TIFF 6.0, section 4
+_WHITE_IS_ZERO, _PALETTE = 0, 3  # of PhotometricInterpretation: TIFF 6.0, section 4
 FILE = "file"
 """Of ``data.nodata``: what each file says, and NaN."""
 Nodata = float | Literal["file"]
@@ -81,11 +82,17 @@ class Raster:
         return np.where(self.missing, np.nan, self.values)
 
 
+def array_of(channels: int, bands: Bands | None) -> str:
+    """The array that is read of an image, in words."""
+    shape = f"(H, W, {channels})" if bands is None else "(H, W, C) of all bands"
+    return f"of {plural(channels, 'band', 'bands')} an array {shape}"
+
+
 def wanted_of(channels: int, bands: Bands | None) -> str:
     """What an image of other bands does not have, in words."""
     if bands is None:
         return f"where data.channels={channels} wants so many bands"
-    return f"where data.bands={list(bands)} wants {max(bands)} bands or more"
+    return f"where data.bands={list(bands)} wants {plural(max(bands), 'band', 'bands')} or more"
 
 
 def fits(count: int, channels: int, bands: Bands | None) -> bool:
@@ -98,26 +105,41 @@ def chosen(values: NDArray[Any], bands: Bands | None) -> NDArray[Any]:
     return values if bands is None else values[..., [band - 1 for band in bands]]
 
 
+def bands_axis(shape: tuple[int, ...]) -> int | None:
+    """Which axis of an image's array of three are its bands, the last (2) or the first (0): of square images the one of
+    another length, of others the one that is shorter than both sides. None where none is.
+    """
+    first, middle, last = shape
+    if last < min(first, middle) or first == middle != last:
+        return 2
+    return 0 if first < min(middle, last) or middle == last != first else None
+
+
+def equals(values: NDArray[Any], number: float) -> NDArray[np.bool_]:
+    """Where values are this number, as their type holds it."""
+    with np.errstate(over="ignore"):  # no value of a smaller type is as large
+        held = values.dtype.type(number) if values.dtype.kind == "f" else number
+    return np.asarray(values == held)
+
+
 def no_data(values: NDArray[Any], number: float | None) -> NDArray[np.bool_]:
     """Where values are NaN, infinite or this number, as their type holds it."""
     found = np.zeros(values.shape, np.bool_) if values.dtype.kind != "f" else ~np.isfinite(values)
     if number is None or not np.isfinite(number):
         return found
-    with np.errstate(over="ignore"):  # no value of a smaller type is as large
-        held = values.dtype.type(number) if values.dtype.kind == "f" else number
-    return np.asarray(found | (values == held))
+    return np.asarray(found | equals(values, number))
 
 
 def holds_nodata(image: Image.Image) -> bool:
     """Whether a TIFF that Pillow has read as it is has pixels of its GDAL_NODATA value."""
     number = gdal_nodata(getattr(image, "tag_v2", {}).get(GDAL_NODATA, ""))
-    return number is not None and bool((np.asarray(image) == number).any())
+    return number is not None and bool(equals(np.asarray(image), number).any())
 
 
 def with_missing(raster: Raster, nodata: Nodata | None, of_file: float | None = None) -> Raster:
     """The same with where there is no data, by ``data.nodata`` and by what the file says."""
     if nodata is None:
-        return replace(raster, unfilled=of_file is not None and bool((raster.values == of_file).any()))
+        return replace(raster, unfilled=of_file is not None and bool(equals(raster.values, of_file).any()))
     missing = no_data(raster.values, of_file if isinstance(nodata, str) else nodata)
     return replace(raster, missing=missing) if missing.any() else raster
 
@@ -157,6 +179,10 @@ def bands_of_tiff(
             found = f"a TIFF of {' x '.join(map(str, shape))} (axes {axes})"
             raise BadImage(f"{found}, {wanted_of(channels, bands)}")
         check(shape[axes.index("X")], shape[axes.index("Y")])
+        has_palette, unlike = page.photometric == _PALETTE, series.dtype == np.uint8 and page.bitspersample != 8
+        if has_palette or unlike:
+            found = "with a palette" if has_palette else f"of {page.bitspersample} bits"
+            raise BadImage(f"a TIFF {found}; bands are of 8 bits, or of more, without a palette")
         turn = int(getattr(page.tags.get(ORIENTATION), "value", 1))
         if apart:
             values = np.stack([of.asarray() for of in pages], axis=-1)

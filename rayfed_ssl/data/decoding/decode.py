@@ -31,6 +31,7 @@ from rayfed_ssl.data.decoding.bands import (
     Bands,
     Nodata,
     Raster,
+    array_of,
     bands_of_array,
     bands_of_tiff,
     bands_to_eight_bits,
@@ -269,7 +270,7 @@ def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
             once the image is loaded.
     """
     if form.as_rasters:
-        raise BadImage(f"a Pillow image; of {form.channels} bands an array (H, W, {form.channels}) is read, or a file")
+        raise BadImage(f"a Pillow image; {array_of(form.channels, form.bands)} is read, or a file")
     if getattr(image, "tile", ()) and image.format in ("JPEG", "MPO"):
         path = Path(getattr(image, "filename", ""))
         if path.is_file():

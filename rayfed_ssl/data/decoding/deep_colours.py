@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rayfed_ssl.base.lazy import LazyModule
+from rayfed_ssl.data.decoding.bands import equals
 from rayfed_ssl.data.decoding.bit_depth import (
     EightBitImage,
     Range,
@@ -118,8 +119,9 @@ def _of_png(image: Image.Image, file: IO[bytes]) -> DeepColours:
     """PNG (ISO 15948) of colour types 2, 4 and 6 with 16 bits; the colour of the chunk tRNS is transparent."""
     place = file.tell()
     file.seek(0)
-    content = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+    whole = file.read()
     file.seek(place)
+    content = torch.frombuffer(bytearray(whole), dtype=torch.uint8)
     channels = _TORCHVISION.decode_png(content, _TORCHVISION.ImageReadMode.UNCHANGED)  # (C, H, W) uint16
     values = channels.permute(1, 2, 0).numpy()
     opacity, clear = None, image.info.get("transparency")
@@ -127,8 +129,9 @@ def _of_png(image: Image.Image, file: IO[bytes]) -> DeepColours:
         opacity, values = _of_eight_bits(values[..., -1]), values[..., :-1]
     elif clear is not None:
         opacity = np.where((values == np.array(clear)).all(axis=2), 0, 255).astype(np.uint8)
-    image.load()  # what stands behind the pixels, such as the orientation
-    turn = orientation(image)
+    with Image.open(io.BytesIO(whole), formats=("PNG",)) as again:  # a loaded image is no longer known to have 16 bits
+        again.load()  # what stands behind the pixels, such as the orientation
+        turn = orientation(again)
     return DeepColours(turned(values, turn), None if opacity is None else turned(opacity, turn))
 
 
@@ -166,7 +169,9 @@ def _of_tiff(file: IO[bytes], check: Callable[[int, int], object] = lambda width
         kinds, turn = tuple(map(int, page.extrasamples)), int(getattr(page.tags.get(ORIENTATION), "value", 1))
         number = gdal_nodata(getattr(page.tags.get(GDAL_NODATA), "value", ""))
     values, opacity = samples[..., :3], None
-    unfilled = number is not None and bool((values == number).any())
+    unfilled = number is not None and bool(equals(values, number).any())
+    if not kinds and samples.shape[2] == 4 and samples.dtype.kind == "u":
+        kinds = (_UNASSOCIATED,)  # as Pillow takes it
     if kinds[:1] in ((_ASSOCIATED,), (_UNASSOCIATED,)):
         alpha = samples[..., 3]
         if alpha.dtype.kind != "u":

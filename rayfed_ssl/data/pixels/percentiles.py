@@ -42,15 +42,18 @@ _HALF = 2**16  # values of 16 bits
 def kept_range(
     listing: Callable[[], Listing], form: ImageForm, file: Path, key: str = "data", skipping: str = ""
 ) -> Range | Ranges:
-    """As ``percentile_range``; read from ``file`` where it is there, else found and written there. The name of the file
-    is that of the images and of the settings that they are read by.
+    """As ``percentile_range``; read from ``file`` where it is there, else found and, unless the run will be refused for
+    images that cannot be decoded, written there. The name of the file is that of the images and of the settings that
+    they are read by.
     """
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads(file.read_text(encoding="utf-8"))["range"]
         pairs = tuple((float(low), float(high)) for low, high in (kept if form.are_bands else [kept]))
         if len(pairs) == (form.channels if form.are_bands else 1) and all(low < high for low, high in pairs):
             return pairs if form.are_bands else pairs[0]
-    found = percentile_range(listing(), form, key, skipping)
+    found, whole = _counted(listing(), form, key, skipping)
+    if skipping and not whole:  # a range of some images would be that of all, once these can be decoded
+        return found
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"range": found})
@@ -67,8 +70,13 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
         Undecodable: no pixel was counted, and some images cannot be decoded; ``skipping`` is what to do to leave these
             out, and empty where they are.
     """
+    return _counted(listing, form, key, skipping)[0]
+
+
+def _counted(listing: Listing, form: ImageForm, key: str, skipping: str) -> tuple[Range | Ranges, bool]:
+    """What ``percentile_range`` is, and whether all images could be decoded; raises as it does."""
     bands = [Counts() for _ in range(form.channels)] if form.are_bands else [Counts()]
-    _over(listing, form, bands, key, skipping)
+    whole = _over(listing, form, bands, key, skipping)
     if not bands[0].total and bands[0].colours:
         raise UserError(_needs_its_own_range(bands[0].colours, key))
     numbers = form.bands or range(1, form.channels + 1)
@@ -91,7 +99,7 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
                 f"{key}.range: found {PERCENTILES}, but the 0.5th and the 99.5th percentile of the pixels of {which}"
                 f"{counts.images} training images of more than 8 bits are both {low:g}; allowed: {allowed}"
             )
-    return ranges if form.are_bands else ranges[0]
+    return ranges if form.are_bands else ranges[0], whole
 
 
 def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
@@ -105,9 +113,10 @@ def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
     )
 
 
-def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skipping: str) -> None:
-    """Count every image of more than 8 bits, each of several bands by itself. Raises Undecodable where no values are
-    added, some images cannot be decoded, and these are not left out (``skipping`` says how).
+def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skipping: str) -> bool:
+    """Count every image of more than 8 bits, each of several bands by itself, and say whether all could be decoded.
+    Raises Undecodable where no values are added, some images cannot be decoded, and these are not left out
+    (``skipping`` says how).
     """
 
     def count(payload: Payload) -> bool:
@@ -135,6 +144,7 @@ def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skip
         tell(done := done + len(names), len(listing.labels))
     if first is not None and skipping and not added:
         raise Undecodable.named(broken, first, key, skipping)
+    return first is None
 
 
 @dataclass

@@ -291,6 +291,30 @@ def test_bands_of_other_files_are_their_channels_of_8_bits(count: int, mode: str
         decode(payload, ImageForm(SIDE, channels=1, bands=(5,)))
 
 
+def test_one_band_is_called_so() -> None:
+    form, indexed = ImageForm(SIDE, channels=1, bands=(1,)), io.BytesIO()
+    Image.fromarray(noise(1)[..., 0]).convert("P").save(indexed, "PNG")
+    with pytest.raises(BadImage, match=r", where data\.bands=\[1\] wants 1 band or more; allowed"):
+        decode(indexed.getvalue(), form)
+    with pytest.raises(BadImage, match=r"^a Pillow image; of 1 band an array \(H, W, C\) of all bands is read, or"):
+        decode_opened(Image.fromarray(noise(3)), form)
+
+
+def test_numbers_of_a_palette_and_of_four_bits_are_no_bands() -> None:
+    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    grey, form = noise(1, SIDE, SIDE)[..., 0], ImageForm(SIDE, channels=1, bands=(1,))
+    palette, file = io.BytesIO(), io.BytesIO()
+    Image.fromarray(grey).convert("P").save(palette, "TIFF")
+    with pytest.raises(BadImage, match=r"^a TIFF with a palette; bands are of 8 bits, or of more, without a palette$"):
+        decode(palette.getvalue(), form)
+    tifffile.imwrite(file, grey, photometric="minisblack")
+    np.testing.assert_array_equal(decode(file.getvalue(), form).pixels[..., 0], grey)
+    eight, four = (struct.pack("<HHII", 258, 3, 1, bits) for bits in (8, 4))  # BitsPerSample
+    assert file.getvalue().count(eight) == 1
+    with pytest.raises(BadImage, match=r"^a TIFF of 4 bits; bands are of 8 bits, or of more, without a palette$"):
+        decode(file.getvalue().replace(eight, four), form)
+
+
 def test_three_chosen_bands_that_are_the_same_are_grey() -> None:
     assert decode(noise(5), ImageForm(SIDE, bands=(2, 2, 2))).grey
     assert not decode(noise(5), ImageForm(SIDE, bands=(2, 2, 3))).grey

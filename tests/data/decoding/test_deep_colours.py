@@ -142,6 +142,30 @@ def test_what_is_transparent_is_laid_on_the_background_and_counts_for_no_range(k
     assert (decode(payload, ImageForm(SIDE, range=(0, 3000), background="white")).pixels == 255).all()
 
 
+def test_a_fourth_sample_that_a_tiff_says_nothing_of_is_transparency() -> None:
+    values = colours(4)
+    values[..., 3] = np.random.default_rng(1).choice([0, 65535], (SIDE, SIDE))
+    payload = bytearray(tiff(values, extrasamples=["unassalpha"]))
+    place = payload.index(struct.pack("<HHI", 338, 3, 1))
+    payload[place : place + 4] = struct.pack("<HH", 337, 2)  # ExtraSamples becomes TargetPrinter
+    for background, ground in (("white", 255), ("black", 0)):
+        expected = over(scaled(values[..., :3]), values[..., 3] / 257, ground)
+        found = decode(bytes(payload), ImageForm(SIDE, range=RANGE, background=background))
+        np.testing.assert_array_equal(found.pixels, expected)
+        assert found.transparent
+        assert not found.bands
+    wide = tiff(colours(4).astype(np.float32), extrasamples=["unspecified"])
+    assert decode(wide, ImageForm(SIDE, range=RANGE)).bands
+
+
+@pytest.mark.parametrize("kind", ["png", "tiff"])
+def test_an_opened_image_may_be_read_twice(kind: str) -> None:
+    payload = payloads(colours())[kind]
+    with Image.open(io.BytesIO(payload)) as image:
+        for _ in range(2):
+            np.testing.assert_array_equal(decode_opened(image, ImageForm(SIDE, range=RANGE)).pixels, scaled(colours()))
+
+
 def test_the_one_colour_that_a_png_calls_transparent_is_told_by_all_of_its_bits() -> None:
     values = colours()
     values[3, 4], values[5, 6] = (1000, 2000, 3000), (1000, 2000, 3001)  # of the same 8 high bits

@@ -87,6 +87,37 @@ def test_a_number_is_compared_as_the_files_type_holds_it(kind: str) -> None:
         assert (other.pixels[missing[0]] == 254).all()
 
 
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("by", [[-20000, 200], "percentiles"])
+@pytest.mark.parametrize("kind", ["<f2", ">f2"])
+def test_arrays_of_float16_keep_their_type(tmp_path: Path, kind: str, channels: int, by: Any) -> None:
+    values, missing = images(6, channels)
+    values = (values / 12).astype(kind)
+    values[missing] = MISSING  # as float16 -10000
+    assert float(values[missing][0]) == -10000
+    np.savez(tmp_path / "a.npz", x_train=values[:4], x_test=values[4:])
+    bands = None if channels == 5 else list(range(1, channels + 1))
+    keys = {"name": "arrays", "path": tmp_path / "a.npz", "image_size": SIDE, "channels": channels, "bands": bands}
+    data = load(SourceConfig.model_validate({**keys, "range": by, "nodata": MISSING}), tmp_path / "cache")
+    for band in range(channels):
+        low, high = by if by != "percentiles" else data.range[band] if channels == 5 else data.range
+        seen = values[:4, ..., band if channels == 5 else slice(None)]
+        if by == "percentiles":
+            assert [low, high] == list(percentiles(seen[seen > MISSING].astype(np.float32)))
+        own = filled(values[:4, ..., band].astype(np.float32), missing[:4, ..., band], low, high)
+        np.testing.assert_array_equal(data.train.pixels[..., band], own)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_number_beyond_the_files_type_is_compared_without_a_warning() -> None:
+    values, number = images(1)[0][0], "-1.7976931348623157e+308"
+    for nodata in (None, "file", float(number)):
+        found = decode(tiff(values, number), form(nodata))
+        assert (found.filled, found.unfilled) == (False, False)
+    assert not decode(tiff(values, number, photometric="rgb"), ImageForm(SIDE, range=(LOW, HIGH))).unfilled
+    assert not decode(tiff(values[..., 0], number), ImageForm(SIDE, channels=1, range=(LOW, HIGH))).unfilled
+
+
 def test_missing_data_count_for_no_range_and_no_note() -> None:
     values, missing = images(1)
     values = values.clip(LOW + 1, HIGH - 1)
@@ -190,7 +221,9 @@ def test_colours_with_a_value_of_missing_data_are_noted(kind: str) -> None:
 
 def test_it_needs_images_that_are_read_band_by_band(tmp_path: Path) -> None:
     for keys in ({"channels": 1}, {}):
-        with pytest.raises(ValueError, match=r"nodata: found file; needs bands, such as \[1\] with channels: 1, or"):
+        with pytest.raises(
+            ValueError, match=r"nodata: found file; needs bands \(here, too, where the run has some\), such as \[1\]"
+        ):
             SourceConfig.model_validate({"name": "arrays", "path": tmp_path, "nodata": "file", **keys})
     for wrong in ("all", np.nan, np.inf):
         with pytest.raises(ValueError, match="nodata"):

@@ -18,7 +18,7 @@ from rayfed_ssl.data.images import BadImage, Dataset, Listing
 from rayfed_ssl.data.pixels.percentiles import Counts, ordered, percentile_range, unordered
 from rayfed_ssl.data.sources import SourceConfig, load
 from tests.data.decoding.test_decode import high_bit_depth_colour
-from tests.data.decoding.test_deep_colours import png16
+from tests.data.decoding.test_deep_colours import png16, tiff
 from tests.data.files import fetch, png, refused
 from tests.data.scans import save, scan
 
@@ -213,8 +213,23 @@ def test_what_was_found_is_kept_and_found_anew_where_it_is_damaged(
     for damage in ("", "[]", '{"range": [3, 3]}', '{"range": 7}'):
         file.write_text(damage)
         assert loaded(tmp_path / "d", tmp_path, range="percentiles").digest == first.digest
-    monkeypatch.setattr("rayfed_ssl.data.pixels.percentiles.percentile_range", None)
+    monkeypatch.setattr("rayfed_ssl.data.pixels.percentiles._counted", None)
     assert loaded(tmp_path / "d", tmp_path, range="percentiles").range == first.range
+
+
+def test_a_range_of_some_images_is_not_kept_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images that another installation can decode, such as one with tifffile."""
+    made = tree(tmp_path / "d")
+    values = np.random.default_rng(9).integers(0, 60000, (SIZE, SIZE, 3)).astype(np.uint16)
+    (tmp_path / "d/train/a/colours.tif").write_bytes(tiff(values))
+    monkeypatch.setattr("rayfed_ssl.data.decoding.deep_colours.TIFFFILE_HERE", False)
+    refused(r"colours\.tif cannot be decoded", tmp_path, "imagefolder", path=tmp_path / "d", range="percentiles")
+    assert not list((tmp_path / "cache").glob("*-percentiles.json"))
+    skipping = {"on_bad_image": "skip", "range": "percentiles"}
+    assert loaded(tmp_path / "d", tmp_path, **skipping).range == truth(*made["train"])
+    assert len(list((tmp_path / "cache").glob("*-percentiles.json"))) == 1
+    monkeypatch.undo()
+    assert loaded(tmp_path / "d", tmp_path, range="percentiles").range == truth(*made["train"], values)
 
 
 def test_a_limit_and_images_left_out_do_not_count(tmp_path: Path) -> None:

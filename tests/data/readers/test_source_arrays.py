@@ -648,3 +648,12 @@ def test_a_run_from_end_to_end(tmp_path: Path) -> None:
     assert len(held) == 64
     for row in held:
         assert row["client_name"] == clients[int(images["train", row["index"]].split()[-1])]
+
+
+@pytest.mark.parametrize("kind", ["<f2", ">f2", "<f4", ">f4"])
+def test_floats_of_either_byte_order_are_scaled(tmp_path: Path, kind: str) -> None:
+    values = grey(6).astype(kind)
+    np.savez(tmp_path / "a.npz", x_train=values[:4], x_test=values[4:])
+    keys = {"name": "arrays", "path": tmp_path / "a.npz", "image_size": SIZE, "channels": 1, "range": [0, 255]}
+    data = load(SourceConfig.model_validate(keys), tmp_path / "cache")
+    np.testing.assert_array_equal(data.train.pixels[..., 0], grey(6)[:4])

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.bands import Bands, band_range_unknown
+from rayfed_ssl.base.text import plural, printable
+from rayfed_ssl.data.decoding.bands import Bands, band_range_unknown, bands_axis
 from rayfed_ssl.data.decoding.bit_depth import range_unknown
 from rayfed_ssl.data.images import MOST_BANDS, Payload, Source, are_bands
 from rayfed_ssl.data.readers.arrays.files import Header, arrays_at, header
@@ -58,11 +58,14 @@ COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and g
 
 @dataclass(frozen=True)
 class ImageArray:
-    """``axes`` bring an image to (H, W) or (H, W, C); ``channels`` is C, 1 of (H, W), or how many bands are chosen."""
+    """``axes`` bring an image to (H, W) or (H, W, C); ``channels`` is C, 1 of (H, W), or how many bands are chosen;
+    ``by_band`` if images are read band by band.
+    """
 
     header: Header
     axes: tuple[int, ...]
     channels: int
+    by_band: bool = False
 
     def __len__(self) -> int:
         return self.header.shape[0]
@@ -70,7 +73,7 @@ class ImageArray:
     def images(self, chosen: NDArray[np.int64], key: str) -> Iterator[tuple[str, Payload]]:
         """(name, pixels) of the images of these numbers, which ascend. Raises UserError for a damaged file."""
         for row, values in zip(chosen, self.header.rows(chosen, key), strict=True):
-            yield self.header.row(int(row)), _payload(values.transpose(self.axes))
+            yield self.header.row(int(row)), _payload(values.transpose(self.axes), self.by_band)
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def image_array(array: Header, key: str, wanted: int = 3, bands: Bands | None = 
             f"{key}.path: {array.called} has 4 channels of type {kind}; transparency is read of uint8; allowed: 1 or 3 "
             f"channels, or uint8, or {key}.channels=4, which reads four bands"
         )
-    return ImageArray(array, axes, channels)
+    return ImageArray(array, axes, channels, bands is not None or are_bands(wanted))
 
 
 def _axes(array: Header, key: str) -> tuple[int, ...]:
@@ -260,34 +263,30 @@ def _band_axes(array: Header, key: str, channels: int) -> tuple[int, ...]:
 
 
 def _chosen_axes(array: Header, key: str, bands: Bands) -> tuple[int, ...]:
-    """The order of an image's axes that makes them (H, W, C), with all of the ``bands``: of square images C is the axis
-    of another length, of others the one that is shorter than both sides. Raises UserError.
+    """The order of an image's axes that makes them (H, W, C), with all of the ``bands``, along ``bands_axis``. Raises
+    UserError.
     """
     shape, sides = array.shape, array.shape[1:]
     if len(sides) == 2 and bands == (1,):
         return 0, 1
-    if len(sides) == 3:
-        first, middle, last = sides
-        is_last = last < min(first, middle) or first == middle != last
-        is_first = first < min(middle, last) or middle == last != first
-        if is_last != is_first and max(bands) <= (last if is_last else first):
-            return (0, 1, 2) if is_last else (1, 2, 0)
-        many = f"; it has {last if is_last else first} bands" if is_last != is_first else ""
-    else:
-        many = ""
+    axis = bands_axis(sides) if len(sides) == 3 else None
+    if axis is not None and max(bands) <= sides[axis]:
+        return (0, 1, 2) if axis == 2 else (1, 2, 0)
+    many = "" if axis is None else f"; it has {plural(sides[axis], 'band', 'bands')}"
     raise UserError(
         f"{key}.path: {array.called} is of shape {shape}; images with {key}.bands={list(bands)} are (N, H, W, C) or "
-        f"(N, C, H, W) of {max(bands)} bands or more{many}"
+        f"(N, C, H, W) of {plural(max(bands), 'band', 'bands')} or more{many}"
     )
 
 
-def _payload(pixels: NDArray[Any]) -> NDArray[Any]:
-    """(H, W) or (H, W, C) as ``decode`` takes it: of this machine's byte order, truth as 0 and 255."""
+def _payload(pixels: NDArray[Any], by_band: bool) -> NDArray[Any]:
+    """(H, W) or (H, W, C) as ``decode`` takes it: of this machine's byte order, truth as 0 and 255. Bands keep their
+    type, as which ``data.nodata`` is compared with their values; Pillow has no float16.
+    """
     if pixels.dtype == np.bool_:
         return pixels.astype(np.uint8) * np.uint8(255)
-    if pixels.dtype == np.float16:
-        return pixels.astype(np.float32)
-    return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+    own = pixels.dtype.newbyteorder("=")
+    return pixels.astype(np.float32 if own == np.float16 and not by_band else own, copy=False)
 
 
 # -- what lies beside them ---------------------------------------------------------------------------------------------
