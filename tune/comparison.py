@@ -193,7 +193,7 @@ def _shown_metric(variants: Variants) -> str:
 
 
 def _metric_of(folder: Path) -> str | None:
-    """The same of the comparison in ``folder``, which variants that are added do not change; None where none is."""
+    """The same of the comparison in ``folder``, whose change is no other comparison; None where there is none."""
     existing = folder / "sweep.yaml"
     return str(configfile.read(existing)["metric"]) if existing.exists() else None
 
@@ -259,8 +259,9 @@ def run_comparison(
 
     with full_disk_in_one_line(folder), claimed(folder) as why_not:
         _examine(variants, folder, resume)
-        sweep = variants.sweep(_metric_of(folder) or _shown_metric(variants))
-        examine(sweep, folder, resume)
+        shown = _shown_metric(variants)
+        examine(variants.sweep(_metric_of(folder) or shown), folder, resume)
+        sweep = variants.sweep(shown)
         configs = [config for _, config in sweep.check()]
         if not (folder / "trials.json").exists():
             say_first(folder, configs, say)

@@ -322,7 +322,7 @@ def test_what_did_not_run_to_the_end_is_not_chosen(tmp_path: Path) -> None:
         (("stopped", "waiting", "failed"), (0.5, 0.6, None),
          "No configuration has run to its end yet; 2 configurations with a score so far."),
         (("complete", "complete", "complete"), (0.4, 0.5, 0.5),
-         "number 1 is the best by select.knn: 50.0 % with train.optimizer.lr = 0.1, augment.preset = <b>digits."),
+         "number 1 is first by select.knn: 50.0 % with train.optimizer.lr = 0.1, augment.preset = <b>digits."),
     ):  # fmt: skip
         rows = pq.read_table(results(tmp_path, scores=scores) / "results.parquet").to_pylist()
         rows = [{**row, "status": status} for row, status in zip(rows, statuses, strict=True)]
@@ -333,7 +333,7 @@ def test_what_did_not_run_to_the_end_is_not_chosen(tmp_path: Path) -> None:
         level = "number 1 is" in said
         assert words.count("complete level") == level
         assert ("Level with number 1: number 2, because their values are the same." in words) == level
-        assert ("Each was trained once, so differences may be chance" in words) == ("number 0 is" in said)
+        assert "Each was trained once, so differences may be chance" not in words  # of one, or of equals
 
 
 @pytest.mark.long

@@ -290,11 +290,8 @@ def test_another_comparison_is_not_gone_on_with(base: Path, tmp_path: Path) -> N
     assert more.comparison is not None
     assert [row.name for row in more.comparison.trained] == ["fedsimclr", "local"]
     assert (out / "trial-00000" / "summary.json").read_bytes() == before  # only the added one ran
-    variants = {
-        "fedsimclr": {},
-        "local": {},
-        "probed": {"method.name": "fedsimclr", "evaluation.protocols": ["linear"]},
-    }
+    probe = {"method.name": "fedsimclr", "evaluation.protocols": ["linear"]}
+    variants = {"fedsimclr": None, "local": None, "probed": probe}
     keys = {"overrides": {"train.rounds": 1, "train.optimizer.clip_norm": None}, "variants": variants}
     probed = run_comparison(from_file(variants_file(base, **keys)), out, local=True, resume=True)
     assert probed.comparison is not None  # though they share no measure to show in lines
@@ -304,7 +301,7 @@ def test_another_comparison_is_not_gone_on_with(base: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match="cannot resume with changed"):  # their order numbers the runs
         run_comparison(from_methods(base, ["local", "fedsimclr"], common), out, local=True, resume=True)
     base.write_text(base.read_text().replace("lr: 0.05", "lr: 0.06"))
-    changed = from_methods(base, ["fedsimclr", "local"], common)
+    changed = from_file(variants_file(base, **keys))
     with pytest.raises(UserError, match="cannot resume with changed base"):
         run_comparison(changed, out, local=True, resume=True)
 
