@@ -113,7 +113,13 @@ def of_dealing() -> tuple[Note, ...]:
     )
     columns = SimpleNamespace(group=None, client=None)
     data = SimpleNamespace(
-        columns=columns, partition=dealt, image_size=8, name="imagefolder", model_fields_set={"name"}, channels=5
+        bands=None,
+        columns=columns,
+        partition=dealt,
+        image_size=8,
+        name="imagefolder",
+        model_fields_set={"name"},
+        channels=5,
     )
     config: Any = SimpleNamespace(
         data=data, evaluation=evaluation, seed=0, model=SimpleNamespace(start=None), augment=AugmentConfig()
