@@ -12,7 +12,7 @@
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/bytes.yaml        # FedSimCLR in few bytes
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/rounds.yaml       # and in few rounds
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/server_steps.yaml # and with larger steps
-    python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/momentum.yaml     # and its winner again
+    python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/momentum.yaml     # and one again
     python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field.yaml        # the papers' sizes, on a GPU
     python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field_short.yaml  # a 25th of its local epochs
 

@@ -17,7 +17,7 @@ WITHOUT = {  # a row with a server's momentum of 0.5 -> the same without
     "fedbyol_momentum_05": "fedbyol",
     "feddecorr_momentum_05": "feddecorr",
 }
-WithRows = tuple[Sequence[Record], Mapping[str, Any]]  # its rows, and what it asks for
+WithRows = tuple[Sequence[Record], Mapping[str, Any]]  # a board: its rows, and what it asks for
 HELD_OUT = {"select_knn": "kNN, held out", "select_linear": "linear, held out"}
 
 
@@ -27,8 +27,9 @@ def read() -> list[WithRows]:
 
 
 class Case(NamedTuple):
-    """A method without momentum on a partition; ``None``: the mean over the partitions of its board, where it has
-    several, which then stand alone as its parts."""
+    """What stands on a line of ``table``: a method, on a partition, or in the mean over its board's (None), after so
+    many rounds; ``part`` if it is one of the partitions of such a mean.
+    """
 
     method: str
     partition: str | None

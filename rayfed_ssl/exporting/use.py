@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rayfed_ssl.base.text import listed
+from rayfed_ssl.data.decoding.bands import Nodata
 from rayfed_ssl.data.decoding.bit_depth import Range, Ranges, is_one, pairs_of
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.exporting.encoders import RunEncoder
@@ -78,10 +80,19 @@ def use_of(encoder: RunEncoder, form: str) -> str:
             which = ", ".join(map(str, bands))
             array = f"An array (H, W, C) of all bands, of which {which} (the first is 1) are taken,"
         prepared = BANDS.format(image=array, side=side, range=_ranges(encoder.transform.range), square=square)
+        prepared += _missing(encoder.transform.nodata)
     else:
         colour, scaled_by = "grey" if channels == 1 else "RGB", _ranges(encoder.transform.range)
         prepared = SQUARE.format(side=side, colour=colour, range=scaled_by, square=square)
     return f"{TEXTS[form].format(**said)}\n\n{prepared}"
+
+
+def _missing(nodata: Nodata | None) -> str:
+    """What becomes of missing data; nothing where no value says so."""
+    if nodata is None:
+        return ""
+    values = ["NaN", "infinity", *([] if isinstance(nodata, str) else [f"{nodata:g}"])]
+    return f"\nMissing data ({listed(values)}) become 0."
 
 
 def _ranges(range: Range | Ranges | None) -> str:

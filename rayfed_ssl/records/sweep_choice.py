@@ -96,9 +96,12 @@ def untrained_of(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[int, li
 
 
 def starts_of(rows: Sequence[Mapping[str, Any]], metric: str) -> list[list[float]]:
-    """The same of the configurations of which most repeats are known: others would seem to begin with other ones."""
+    """The values of ``untrained_of``, a list per configuration, of those of which the most repeats are known. Others
+    would seem to begin with other encoders.
+    """
     found = list(untrained_of(rows, metric).values())
-    return [values for values in found if len(values) == max(map(len, found))]
+    most = max(map(len, found), default=0)
+    return [values for values in found if len(values) == most]
 
 
 def score(values: Sequence[float], how: str, mode: str) -> float:

@@ -139,7 +139,8 @@ def forget_end(folder: Path) -> list[str]:
         lines.append(f"{EVALUATION}: now {kept.name}, as it is of encoders that are trained further")
     for name in (SUMMARY, *OUTCOMES):
         (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / ENCODERS, ignore_errors=True)
+    if (folder / ENCODERS).is_dir():
+        shutil.rmtree(folder / ENCODERS)
     return lines
 
 

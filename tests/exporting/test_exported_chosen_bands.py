@@ -18,6 +18,7 @@ from rayfed_ssl.exporting import standalone
 from rayfed_ssl.exporting.embed import embed
 from rayfed_ssl.exporting.encoders import RunEncoder, run_encoder
 from rayfed_ssl.exporting.folder import export
+from rayfed_ssl.exporting.use import use_of
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.simulation.reevaluation import reevaluate
@@ -160,6 +161,9 @@ def test_missing_data_are_as_in_the_run(encoder: RunEncoder, nodata: str | float
     said["input"] |= {"range_of_deep_images": RANGES, "nodata": nodata}
     (tmp_path / "config.json").write_text(json.dumps(said))
     assert Transform.described(said).nodata == nodata
+    values = "NaN and infinity" if nodata == "file" else "NaN, infinity and -9999"
+    assert f"Missing data ({values}) become 0." in use_of(replace(encoder, transform=transform), "torch")
+    assert "Missing data" not in use_of(encoder, "torch")
     for kind in ("float32", "float64", "int16", "uint8"):
         image = striped()[0][0].clip(0, 250 if kind == "uint8" else None).astype(kind)
         missing = draw.random(image.shape) < 0.1
