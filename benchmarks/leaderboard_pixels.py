@@ -1,11 +1,11 @@
 """What raw pixels are worth by the protocols that the leaderboard measures encoders by: a rival that learns nothing.
 
-    python benchmarks/leaderboard_pixels.py --data ../shared/data
+    python benchmarks/leaderboard_pixels.py --data ../shared/data [--seeds 3 4 5]
 
-Trains nothing. For every data set and seed of ``leaderboard.yaml``: what a run of this seed says of raw pixels, by the
-config's protocols and their settings. Appends a line for each to ``results/pixels.jsonl``, which ``python
-docs/generate.py`` reads. Partitions share these images. Few-shot accuracy in the committed lines is of values divided
-by 255, a run's is of bytes: it differs in the fourth digit, and rows have the run's.
+Trains nothing. For every data set of ``leaderboard.yaml`` and every seed, by default its own: what a run of this seed
+says of raw pixels, by the config's protocols and their settings. Appends a line for each to ``results/pixels.jsonl``,
+which ``python docs/generate.py`` reads. Partitions share these images. Few-shot accuracy in the lines of seeds 0 to 2
+is of values divided by 255, a run's is of bytes: it differs in the fourth digit, and rows have the run's.
 """
 
 from __future__ import annotations
@@ -67,10 +67,12 @@ def main() -> None:
     board = load_board()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder with a folder per data set")
-    images = parser.parse_args().data.resolve()
+    parser.add_argument("--seeds", type=int, nargs="+", default=board["seeds"])
+    arguments = parser.parse_args()
+    images = arguments.data.resolve()
     known = {(line["data"], line["seed"]) for line in read()}
     for data in board["data"]:
-        for seed in board["seeds"]:
+        for seed in arguments.seeds:
             if (data, seed) not in known:
                 line = of_cell(board, data, seed, images)
                 with RESULTS.open("a", encoding="utf-8") as file:
