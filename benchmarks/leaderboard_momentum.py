@@ -7,16 +7,21 @@ from typing import Any, NamedTuple
 
 from leaderboard_clusters import OverSets, over_board
 from leaderboard_overall import Differences, corrected, in_cell, survive
-from leaderboard_rows import MEASURES, MOMENTUM, MOMENTUM_LONGER, MOMENTUM_METHODS, ONE, REFERENCE, Record, results_of
+from leaderboard_rows import (
+    MEASURES,
+    MOMENTUM,
+    MOMENTUM_LONGER,
+    MOMENTUM_MANY,
+    MOMENTUM_METHODS,
+    ONE,
+    Record,
+    results_of,
+)
 from leaderboard_rows import read as read_rows
 from leaderboard_tables import NAMES, NOT_RUN, SPLITS, complete, load_board, number, of_table
 
-BOARDS = (MOMENTUM, MOMENTUM_LONGER, MOMENTUM_METHODS)
-WITHOUT = {  # a row with a server's momentum of 0.5 -> the same without
-    "momentum_05": REFERENCE,
-    "fedbyol_momentum_05": "fedbyol",
-    "feddecorr_momentum_05": "feddecorr",
-}
+BOARDS = (MOMENTUM, MOMENTUM_LONGER, MOMENTUM_MANY, MOMENTUM_METHODS)
+KEY = "server.optimizer.momentum"
 WithRows = tuple[Sequence[Record], Mapping[str, Any]]  # a board: its rows, and what it asks for
 HELD_OUT = {"select_knn": "kNN, held out", "select_linear": "linear, held out"}
 
@@ -26,12 +31,18 @@ def read() -> list[WithRows]:
     return [(read_rows(results_of(path)), load_board(path)) for path in BOARDS]
 
 
+def without(board: Mapping[str, Any]) -> dict[str, str]:
+    """The board's rows with a server's momentum -> the same without."""
+    return {row: keys["method.name"] for row, keys in board["methods"].items() if KEY in keys}
+
+
 class Case(NamedTuple):
-    """What stands on a line of ``table``: a method, on a partition, or in the mean over its board's (None), after so
-    many rounds; ``part`` if it is one of the partitions of such a mean.
+    """What stands on a line of ``table``: a method with a server's momentum, on a partition, or in the mean over its
+    board's (None), after so many rounds; ``part`` if it is one of the partitions of such a mean.
     """
 
     method: str
+    momentum: float
     partition: str | None
     rounds: int
     part: bool
@@ -47,19 +58,20 @@ def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
     found: dict[Case, dict[str, OverSets]] = {}
     for rows, board in boards:
         several = len(board["partitions"]) > 1
-        for method, without in WITHOUT.items():
-            own = [row for row in rows if row["method"] in (method, without)]
-            if method not in {row["method"] for row in own}:
+        for row_of, method in without(board).items():
+            own = [row for row in rows if row["method"] in (row_of, method)]
+            if row_of not in {row["method"] for row in own}:
                 continue
+            momentum = board["methods"][row_of][KEY]
             (rounds,) = {row["rounds"] for row in own}
             for partition in [None, *board["partitions"]] if several else board["partitions"]:
                 each = {
-                    measure: over_board(own, board, measure, without, partition=partition).get(method)
+                    measure: over_board(own, board, measure, method, partition=partition).get(row_of)
                     for measure in (*MEASURES, *HELD_OUT)
                 }
                 known = {measure: one for measure, one in each.items() if one is not None and one.low is not None}
                 if len(known) == len(each):  # else not enough of it is run yet
-                    found[Case(without, partition, rounds, part=several and partition is not None)] = known
+                    found[Case(method, momentum, partition, rounds, several and partition is not None)] = known
     return found
 
 
@@ -80,13 +92,13 @@ def table(boards: Sequence[WithRows]) -> str:
     if not found:
         return f"These rows are {NOT_RUN}."
     holm = surviving(found)
-    heads = ["method", "partition", "rounds", "clusters", *MEASURES.values(), *HELD_OUT.values()]
+    heads = ["method", "momentum", "partition", "rounds", "clusters", *MEASURES.values(), *HELD_OUT.values()]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for case, each in found.items():
         place = "all three" if case.partition is None else SPLITS.get(case.partition, case.partition)
         cells = [in_cell(each[measure], (measure, str(case)) in holm) for measure in (*MEASURES, *HELD_OUT)]
         count = each[next(iter(MEASURES))].count
-        lines.append(f"| `{case.method}` | {place} | {case.rounds} | {count} | {' | '.join(cells)} |")
+        lines.append(f"| `{case.method}` | {case.momentum} | {place} | {case.rounds} | {count} | {' | '.join(cells)} |")
     whose = " of protocols on test images, parts of the first line left out,"
     return "\n".join([*lines, "", corrected(tests(found), [str(case) for case in found], whose, holm)])
 

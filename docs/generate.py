@@ -228,6 +228,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "server steps": other_board(board_rows.SERVER_STEPS, board_tables.page),
         "momentum in short": lambda: momentum.table(momentum.read()),
         "momentum": lambda: momentum.runs(momentum.read()),
+        "recipe in short": other_board(board_rows.RECIPE, board_overall.overall),
+        "recipe": other_board(board_rows.RECIPE, board_bytes.less),
         "field": other_board(board_rows.FIELD, board_tables.page),
         "short": other_board(board_rows.SHORT, board_tables.page),
         "budgets": lambda: budgets.table(budgets.read()),

@@ -16,7 +16,7 @@ from rayfed_ssl.base.quantizing import quantized_bytes
 from rayfed_ssl.federated.local_optimizer import round_learning_rate
 from tests.benchmarks import made
 
-BOARD, ROUNDS = tables.load_board(rows.BYTES), tables.load_board(rows.ROUNDS)
+BOARD, ROUNDS, RECIPE = (tables.load_board(path) for path in (rows.BYTES, rows.ROUNDS, rows.RECIPE))
 
 
 def row(method: str, seed: int, knn: float, megabytes: float, **others: Any) -> rows.Record:
@@ -59,13 +59,28 @@ def test_a_method_that_sends_nothing_is_no_number_of_times_less() -> None:
 
 @pytest.mark.parametrize(
     ("board", "method", "steps"),
-    [*((BOARD, name, 200) for name in BOARD["methods"]), *((ROUNDS, name, 500) for name in ROUNDS["methods"])],
+    [
+        (board, name, steps)
+        for board, steps in ((BOARD, 200), (ROUNDS, 500), (RECIPE, 500))
+        for name in board["methods"]
+    ],
 )
 def test_all_take_as_many_local_steps(board: Mapping[str, Any], method: str, steps: int) -> None:
     (cell,) = (c for c in rows.cells(board, ["cifar10"], ["dirichlet"], [0]) if c.method == method)
     train = cell.built(Path("images")).train
     assert train.local_steps is not None
     assert train.rounds * train.local_steps == steps
+
+
+def test_what_is_taken_together_was_measured_by_itself() -> None:
+    coded, fewer_rounds = BOARD["methods"]["up2_down8"], ROUNDS["methods"]["rounds_5"] | {"evaluation.every": 5}
+    momentum = tables.load_board(rows.MOMENTUM)["methods"]["momentum_05"]
+    assert RECIPE["methods"] == {
+        "fedsimclr": {},
+        "rounds_5_coded": fewer_rounds | coded,
+        "rounds_5_coded_momentum": fewer_rounds | coded | momentum,
+        "coded_momentum": coded | momentum,
+    }
 
 
 def test_rounds_are_compared_at_one_learning_rate() -> None:

@@ -14,7 +14,7 @@ from scipy import stats
 from tests.benchmarks import made
 
 BOARDS = {path: tables.load_board(path) for path in momentum.BOARDS}
-MAIN = tables.load_board()
+MAIN, MANY = tables.load_board(), tables.load_board(rows.MANY)
 GAINS = {"cifar10": (0.02, 0.03, 0.01), "fashion_mnist": (0.01, 0.00, 0.02)}  # of seeds 3, 4, 5
 
 
@@ -46,28 +46,30 @@ def shown(text: str) -> list[list[str]]:
 
 
 def test_each_method_stands_against_itself_by_partition_and_in_the_mean() -> None:
-    some = BOARDS[rows.MOMENTUM]
     ten = [row for data in GAINS for split, less in (("iid", 0.01), ("dirichlet", -0.01), ("two_classes", 0.0))
            for row in pair(data, split, "momentum_05", "fedsimclr", 10, less)]  # fmt: skip
     more = [row for data in GAINS for row in pair(data, "dirichlet", "momentum_05", "fedsimclr", 25)]
     byol = [row for data in GAINS for row in pair(data, "dirichlet", "fedbyol_momentum_05", "fedbyol", 10)]
-    boards = [(ten, some), (more, BOARDS[rows.MOMENTUM_LONGER]), (byol, BOARDS[rows.MOMENTUM_METHODS])]
+    few = [row for data in GAINS for row in pair(data, "many_clients", "momentum_09", "fedsimclr", 20, 0.02)]
+    byol = [row for data in GAINS for row in pair(data, "dirichlet", "fedbyol_momentum_05", "fedbyol", 10)]
+    boards = list(zip((ten, more, few, byol), BOARDS.values(), strict=True))
     cells = shown(text := momentum.table(boards))
-    assert [cell[:4] for cell in cells] == [
-        ["`fedsimclr`", "all three", "10", "6"],
-        ["`fedsimclr`", "IID", "10", "6"],
-        ["`fedsimclr`", "Dirichlet 0.1", "10", "6"],
-        ["`fedsimclr`", "two classes per client", "10", "6"],
-        ["`fedsimclr`", "Dirichlet 0.1", "25", "6"],
-        ["`fedbyol`", "Dirichlet 0.1", "10", "6"],
+    assert [cell[:5] for cell in cells] == [
+        ["`fedsimclr`", "0.5", "all three", "10", "6"],
+        ["`fedsimclr`", "0.5", "IID", "10", "6"],
+        ["`fedsimclr`", "0.5", "Dirichlet 0.1", "10", "6"],
+        ["`fedsimclr`", "0.5", "two classes per client", "10", "6"],
+        ["`fedsimclr`", "0.5", "Dirichlet 0.1", "25", "6"],
+        ["`fedsimclr`", "0.9", tables.SPLITS["many_clients"], "20", "6"],
+        ["`fedbyol`", "0.5", "Dirichlet 0.1", "10", "6"],
     ]
-    assert [cell[4].split()[0] for cell in cells] == ["+0.015", "+0.005", "+0.025", "+0.015", "+0.015", "+0.015"]
-    for line in (cells[0], cells[3], cells[4], cells[5]):
-        assert line[4:6] == [welch(1), welch(2)]
-        assert line[6:] == ["+0.000 [+0.000, +0.000]"] * 3
-    assert (
-        "Of 9 intervals" in text
-    )  # three protocols of the mean, 25 rounds and BYOL: its parts are no tests of their own
+    by_knn = [float(cell[5].split()[0]) for cell in cells]
+    assert by_knn == [0.015, 0.005, 0.025, 0.015, 0.015, -0.005, 0.015]
+    for line in (cells[0], cells[3], cells[4], cells[6]):
+        assert line[5:7] == [welch(1), welch(2)]
+        assert line[7:] == ["+0.000 [+0.000, +0.000]"] * 3
+    # three protocols of the mean, 25 rounds, 50 clients and BYOL: the mean's parts are no tests of their own
+    assert "Of 12 intervals" in text
 
 
 def test_rows_that_are_not_run_are_said_to_be_so() -> None:
@@ -76,15 +78,17 @@ def test_rows_that_are_not_run_are_said_to_be_so() -> None:
 
 @pytest.mark.parametrize("path", momentum.BOARDS, ids=lambda path: path.stem)
 def test_a_row_differs_from_the_leaderboards_by_the_servers_momentum_and_the_rounds_alone(path: Any) -> None:
+    base = MANY | {"data": MAIN["data"]} if path == rows.MOMENTUM_MANY else MAIN
     for cell in rows.cells(BOARDS[path], ["cifar10", "fashion_mnist"], list(BOARDS[path]["partitions"]), [3]):
-        without = momentum.WITHOUT.get(cell.method, cell.method)
-        (known,) = rows.cells(MAIN, [cell.data], [cell.partition], [3], [without])
+        without = momentum.without(BOARDS[path]).get(cell.method, cell.method)
+        (known,) = rows.cells(base, [cell.data], [cell.partition], [3], [without])
         one, other = (each.built(rows.NOWHERE).model_dump() for each in (cell, known))
         server = one["server"].pop("optimizer")
         assert other["server"].pop("optimizer") != server or cell.method == without
-        assert cell.method == without or server == {"name": "momentum", "lr": 1.0, "momentum": 0.5}
+        value = 0.9 if cell.method == "momentum_09" else 0.5
+        assert cell.method == without or server == {"name": "momentum", "lr": 1.0, "momentum": value}
         if path == rows.MOMENTUM_LONGER:
             assert (one["train"].pop("rounds"), other["train"].pop("rounds")) == (25, 10)
-            for each in (one, other):
-                del each["evaluation"]["every"], each["checkpoint"]["every"]
+        for each in (one, other):
+            del each["evaluation"]["every"], each["checkpoint"]["every"]
         assert one == other
