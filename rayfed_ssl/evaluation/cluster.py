@@ -6,6 +6,7 @@ Shapes: M test images, D embedding.
 from __future__ import annotations
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
@@ -25,7 +26,7 @@ class ClusterConfig(Block):
     """Clustering by k-means."""
 
     clusters: int | None = Field(None, ge=1)
-    """Of k-means; null: as many as there are classes. Never more than images."""
+    """Of k-means; null: as many as there are classes with a labelled image. Never more than images."""
     starts: int = Field(10, ge=1)
     """Runs of k-means from different centres, of which the tightest counts."""
     normalise: bool = True
@@ -46,9 +47,10 @@ def measure(material: Material, config: ClusterConfig) -> dict[str, float]:
     No label takes part in the clustering.
     """
     values: dict[str, float] = {}
+    clusters = config.clusters or len(torch.cat([s.labels for s in (material.train, *material.tests.values())]).unique())
     for prefix, split in material.tests.items():
         features = F.normalize(split.features, dim=1) if config.normalise else split.features
-        found = clustered(features, config.clusters or material.classes, config.starts, material.seed)
+        found = clustered(features, clusters, config.starts, material.seed)
         truth = split.labels.numpy()
         values[f"{prefix}cluster_nmi"] = float(_metrics.normalized_mutual_info_score(truth, found))
         values[f"{prefix}cluster_ari"] = float(_metrics.adjusted_rand_score(truth, found))
