@@ -6,7 +6,6 @@ Shapes: M test images, D embedding.
 from __future__ import annotations
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
@@ -47,7 +46,8 @@ def measure(material: Material, config: ClusterConfig) -> dict[str, float]:
     No label takes part in the clustering.
     """
     values: dict[str, float] = {}
-    clusters = config.clusters or len(torch.cat([s.labels for s in (material.train, *material.tests.values())]).unique())
+    labels = [split.labels.numpy() for split in (material.train, *material.tests.values())]
+    clusters = config.clusters or len(np.unique(np.concatenate(labels)))
     for prefix, split in material.tests.items():
         features = F.normalize(split.features, dim=1) if config.normalise else split.features
         found = clustered(features, clusters, config.starts, material.seed)

@@ -69,7 +69,7 @@ def spectrum(x: Tensor) -> Tensor:
 
 
 def measure(material: Material, config: RankConfig) -> dict[str, float]:
-    """``features/alignment``, ``features/uniformity``, ``features/rankme`` and ``features/spectrum/NNN``. A single image
+    """``features/alignment``, ``features/uniformity``, ``features/rankme`` and ``features/spectrum/NNN``. One image
     makes no pair, and has no uniformity.
 
     Alignment is of two views, augmented as in the run's training; all else of clean images. Backbone features, eval

@@ -57,7 +57,7 @@ class Server(MethodServer[Config]):
         self.state |= dict.fromkeys(LASTING)
 
     def round(self, t: int, cohort: Cohort) -> None:
-        lasting = {name: self.state.get(name) for name in LASTING}  # checkpoints of earlier versions lack "optimizer"
+        lasting: dict[str, Any] = {name: self.state.get(name) for name in LASTING}  # older checkpoints lack the last
         reply = cohort.serve("pretrain", weights=self.weights, **lasting)
         self.state |= {name: reply[name] for name in ("weights", *LASTING)}
         self.metrics = {f"train/{name}": cohort.metrics[reply.client][name] for name in ("loss", "lr", "images")}
