@@ -25,6 +25,7 @@ from tests.tiny import run_locally, tiny
 
 STATELESS: list[tuple[str, dict[str, Any]]] = [
     ("fedsimclr", {}), ("fedsc", {"participation__fraction": 1.0}), ("flesd", {}), ("centralized", {}),
+    ("centralized", {"objective__name": "dino", "train__optimizer": {"name": "adam", "lr": 0.003, "keep": True}}),
     ("fedavg_supervised", {}), ("fedbyol", {"objective__target": "reset"}),
     ("fedsimclr", {"plugins": [{"name": "fedfoa", "warmup": 0}]}),
 ]  # fmt: skip

@@ -25,7 +25,7 @@ class ClusterConfig(Block):
     """Clustering by k-means."""
 
     clusters: int | None = Field(None, ge=1)
-    """Of k-means; null: as many as there are classes. Never more than images."""
+    """Of k-means; null: as many as there are classes with a labelled image. Never more than images."""
     starts: int = Field(10, ge=1)
     """Runs of k-means from different centres, of which the tightest counts."""
     normalise: bool = True
@@ -46,9 +46,11 @@ def measure(material: Material, config: ClusterConfig) -> dict[str, float]:
     No label takes part in the clustering.
     """
     values: dict[str, float] = {}
+    labels = [split.labels.numpy() for split in (material.train, *material.tests.values())]
+    clusters = config.clusters or len(np.unique(np.concatenate(labels)))
     for prefix, split in material.tests.items():
         features = F.normalize(split.features, dim=1) if config.normalise else split.features
-        found = clustered(features, config.clusters or material.classes, config.starts, material.seed)
+        found = clustered(features, clusters, config.starts, material.seed)
         truth = split.labels.numpy()
         values[f"{prefix}cluster_nmi"] = float(_metrics.normalized_mutual_info_score(truth, found))
         values[f"{prefix}cluster_ari"] = float(_metrics.adjusted_rand_score(truth, found))

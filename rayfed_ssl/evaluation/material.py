@@ -94,6 +94,13 @@ class BrokenFeatures(UserError):
         super().__init__(f"train.optimizer.lr: found {self.found} (training diverged), allowed: a smaller value")
 
 
+def refuse_broken(features: Tensor, split: str) -> None:
+    """Raise BrokenFeatures where one of ``features`` (N, D) of any real type, of ``split`` images, is not finite."""
+    broken = int((~features.isfinite().all(dim=1)).sum()) if features.is_floating_point() else 0
+    if broken:
+        raise BrokenFeatures(broken, len(features), split)
+
+
 @dataclass(frozen=True)
 class FrozenEncoder:
     """An encoder in eval mode, with the preprocessing of its images. ``module`` maps (B, 3, S, S) to (B, ``dim``)."""
@@ -168,11 +175,9 @@ class Split:
 
     @cached_property
     def features(self) -> Tensor:
-        """(N, D) of the labelled rows. Raises UserError where one is not finite."""
+        """(N, D) of the labelled rows. Raises BrokenFeatures where one is not finite."""
         features = self._features(self.pixels)
-        broken = int((~features.isfinite().all(dim=1)).sum()) if features.is_floating_point() else 0
-        if broken:
-            raise BrokenFeatures(broken, len(features), self.name)
+        refuse_broken(features, self.name)
         return features
 
 

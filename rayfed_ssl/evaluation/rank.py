@@ -12,7 +12,7 @@ from torch import Tensor
 from rayfed_ssl.base import sphere
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.base.seeding import generator
-from rayfed_ssl.evaluation.material import Material, drawn_rows
+from rayfed_ssl.evaluation.material import Material, drawn_rows, refuse_broken
 from rayfed_ssl.evaluation.protocol import Protocol
 
 GROUP = "features/"
@@ -69,10 +69,11 @@ def spectrum(x: Tensor) -> Tensor:
 
 
 def measure(material: Material, config: RankConfig) -> dict[str, float]:
-    """``features/alignment``, ``features/uniformity``, ``features/rankme`` and ``features/spectrum/NNN``.
+    """``features/alignment``, ``features/uniformity``, ``features/rankme`` and ``features/spectrum/NNN``. One image
+    makes no pair, and has no uniformity.
 
     Alignment is of two views, augmented as in the run's training; all else of clean images. Backbone features, eval
-    mode.
+    mode. Raises BrokenFeatures where one is not finite.
     """
     encoder, pool = material.encoder, material.pool
     pixels = pool[drawn_rows(material.pool_rows, config.images, material.seed, "rank")]
@@ -85,10 +86,12 @@ def measure(material: Material, config: RankConfig) -> dict[str, float]:
             views = encoder.views(block, encoder.recipe, draws, 2).chunk(2)
             for view, parts in zip(views, (first, second), strict=True):
                 parts.append(encoder.module(view).flatten(1).float().cpu())
-    features = encoder.features(pixels)
+    features, views = encoder.features(pixels), (torch.cat(first), torch.cat(second))
+    for found in (features, *views):
+        refuse_broken(found, "training")
     values = {
-        "alignment": alignment(torch.cat(first), torch.cat(second)),
-        "uniformity": uniformity(features),
+        "alignment": alignment(*views),
+        **({"uniformity": uniformity(features)} if len(features) > 1 else {}),
         "rankme": rankme(features),
     }
     values |= {f"spectrum/{k:03d}": float(v) for k, v in enumerate(spectrum(features)[: config.spectrum])}

@@ -20,13 +20,15 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
+LASTING = ("target", "memory", "optimizer")  # momentum target, memory, and the optimiser's moments where these are kept
+
 
 class Config(MethodConfig):
     name: Literal["centralized"] = "centralized"
 
 
 class Client(EncoderClient[Config]):
-    """The one learner. A momentum target or memory it keeps from round to round travels with the weights."""
+    """The one learner. What lasts of it beside the weights, ``LASTING`` of its state, travels with them."""
 
     @property
     def encoder(self) -> str:
@@ -37,17 +39,14 @@ class Client(EncoderClient[Config]):
         """Every client's training images, as ascending indices into the training set, however they were dealt."""
         return np.sort(np.concatenate([shard["train"] for shard in self.context.federation.shards]))
 
-    def pretrain(
-        self, weights: Weights, target: Weights | None, memory: dict[str, np.ndarray] | None
-    ) -> dict[str, Any]:
-        """A round: local epochs from ``weights``; momentum target and memory are those of the last round."""
-        if target is not None:
-            self.state["target"] = target
-        if memory is not None:
-            self.state["memory"] = memory
+    def pretrain(self, weights: Weights, **lasting: Any) -> dict[str, Any]:
+        """A round: local epochs from ``weights``; ``lasting`` is what was kept of the last round, None where nothing
+        was.
+        """
+        self.state |= {name: value for name, value in lasting.items() if value is not None}
         self.load(weights)
         self.fit()
-        return {"weights": self.weights, "target": self.state.get("target"), "memory": self.state.get("memory")}
+        return {"weights": self.weights, **{name: self.state.get(name) for name in LASTING}}
 
 
 class Server(MethodServer[Config]):
@@ -55,12 +54,12 @@ class Server(MethodServer[Config]):
 
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
-        self.state |= {"target": None, "memory": None}
+        self.state |= dict.fromkeys(LASTING)
 
     def round(self, t: int, cohort: Cohort) -> None:
-        kept: dict[str, Any] = {name: self.state[name] for name in ("target", "memory")}
-        reply = cohort.serve("pretrain", weights=self.weights, **kept)
-        self.state |= {name: reply[name] for name in ("weights", "target", "memory")}
+        lasting: dict[str, Any] = {name: self.state.get(name) for name in LASTING}  # older checkpoints lack the last
+        reply = cohort.serve("pretrain", weights=self.weights, **lasting)
+        self.state |= {name: reply[name] for name in ("weights", *LASTING)}
         self.metrics = {f"train/{name}": cohort.metrics[reply.client][name] for name in ("loss", "lr", "images")}
 
 

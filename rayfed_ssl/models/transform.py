@@ -25,7 +25,15 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.decoding.bands import FILE, Bands, Nodata, bands_axis, fits
-from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, as_lists, is_one
+from rayfed_ssl.data.decoding.bit_depth import (
+    HIGH_BIT_DEPTH_TYPES,
+    PERCENTILES,
+    Range,
+    Ranges,
+    as_decoded,
+    as_lists,
+    is_one,
+)
 from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
 from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.data.images import BadImage, are_bands
@@ -33,26 +41,30 @@ from rayfed_ssl.data.recipes import Recipe, per_channel
 from rayfed_ssl.data.sources import SourceConfig
 
 OneImage = Image.Image | NDArray[np.generic] | bytes | Path | str
-"""A Pillow image; pixels, uint8 (H, W), (H, W, 1) or (H, W, 3), or uint16 or float32 (H, W), of bands (H, W, C) of any
-of these types; an encoded file's bytes or path."""
+"""A Pillow image; pixels as ``ALLOWED`` says, of bands (H, W, C) of any of these types; an encoded file's bytes or
+path."""
 
 ALLOWED = (
-    "a Pillow image, a file's bytes or path, or an array: uint8 (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or uint16, "
-    "float32 or float64 (H, W)"
+    "a Pillow image, a file's bytes or path, or an array: uint8 or bool (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or "
+    f"{', '.join(HIGH_BIT_DEPTH_TYPES)} (H, W) or (H, W, 1), and (H, W, 3) where the encoder's run has data.range"
 )
 ALLOWED_BANDS = "an array (H, W, {channels}), as the encoder has {channels} bands, or such a file's bytes or path"
 ALLOWED_CHOSEN = "an array (H, W, C) of all bands of an image, {most} or more, or such a file's bytes or path"
 # keys of the json beside an encoder: of images of more than 8 bits, the range, and whether its run had any
 RANGE, HIGH_BIT_DEPTH = "range_of_deep_images", "deep_images"
 WORDS = {"fit": get_args(Fit), "background": get_args(Background)}  # likewise, with what each may be
-NO_PIXELS = ("int64", "uint64", "uint32", "object")  # of grey images; more bits than 8 are read otherwise
+EIGHT_BITS = ("uint8", "bool")
 
 
-def _check_array(pixels: NDArray[Any], position: int) -> None:
-    """Raise UserError for an array that is no image, with what may be meant."""
+def _check_array(pixels: NDArray[Any], ranged: bool, position: int) -> None:
+    """Raise UserError for an array that is no image, with what may be meant. ``ranged``: whether a range is known, by
+    which colours of more than 8 bits are scaled.
+    """
     shape, dtype = pixels.shape, pixels.dtype.name
-    sides = pixels.ndim == 2 or (pixels.ndim == 3 and shape[2] in (1, 3, 4))
-    depth = dtype == "uint8" or (pixels.ndim == 2 and dtype not in NO_PIXELS)
+    channels = shape[2] if pixels.ndim == 3 else 1
+    sides = pixels.ndim in (2, 3) and channels in (1, 3, 4)
+    scaled = dtype in HIGH_BIT_DEPTH_TYPES and (channels == 1 or (channels == 3 and ranged))
+    depth = dtype in EIGHT_BITS or scaled
     if sides and depth and min(shape):
         return
     hint = ""
@@ -70,7 +82,7 @@ def _check_array(pixels: NDArray[Any], position: int) -> None:
 def _check_bands(pixels: NDArray[Any], channels: int, bands: Bands | None, position: int) -> None:
     """Raise UserError for an array that is no image of so many bands, or of those that are chosen."""
     shape, dtype = pixels.shape, pixels.dtype
-    depth = dtype == np.uint8 or (dtype.kind in "iuf" and dtype.name not in (*NO_PIXELS, "int8"))
+    depth = dtype.name in ("uint8", *HIGH_BIT_DEPTH_TYPES)
     count = shape[2] if pixels.ndim == 3 else int(pixels.ndim == 2 and bands is not None)  # (H, W) has one band
     first = pixels.ndim == 3 and bands is not None and bands_axis(shape) == 0
     if count and fits(count, channels, bands) and depth and min(shape) and not first:
@@ -239,15 +251,18 @@ class Transform:
         return normalised.contiguous(memory_format=torch.channels_last)
 
     def _square(self, image: OneImage, position: int) -> NDArray[np.uint8]:
-        if isinstance(image, np.ndarray) and (self.bands is not None or are_bands(self.channels)):
+        by_band = self.bands is not None or are_bands(self.channels)
+        if isinstance(image, np.ndarray) and by_band:
             _check_bands(image, self.channels, self.bands, position)
         elif isinstance(image, np.ndarray):
-            _check_array(image, position)
+            _check_array(image, self.range is not None, position)
         elif not isinstance(image, Image.Image | bytes | str | Path):
             raise UserError(f"image {position}: found {type(image).__name__}; must be {ALLOWED}")
         try:
             if isinstance(image, Image.Image):
                 return decode_opened(image, self.form).pixels
+            if isinstance(image, np.ndarray):
+                return decode(as_decoded(image, by_band), self.form).pixels
             return decode(Path(image) if isinstance(image, str) else image, self.form).pixels
         except BadImage as error:
             file = f" ({printable(image)})" if isinstance(image, str | Path) else ""

@@ -64,7 +64,20 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
         METHODS[name].footprint(config, images) for name in (config.method.name, *(p.name for p in config.plugins))
     ]
     models, state = sum(part.models for part in parts), float(sum(part.state for part in parts))
-    objective = build_objective(config.objective)
+    if METHODS[config.method.name].server.reaches_clients:  # else the server alone trains, and no client keeps anything
+        state += _of_training(config, federation, models)
+    clients = len(federation.clients)
+    at_once = clients if any(part.everybody for part in parts) else min(clients, config.cohort_size)
+    reached = min(clients, at_once * config.train.rounds)
+    downloads = _downloads(config, federation, at_once, {part.target_down for part in parts})
+    return Estimate(reached, at_once, state, float(sum(part.bank for part in parts)), downloads)
+
+
+def _of_training(config: RunConfig, federation: Federation, models: int) -> float:
+    """Bytes that a client keeps of so many models, and of its training: the momentum target, the optimiser's moments
+    and the objective's memory, where they last. A mean over architectures.
+    """
+    objective, state = build_objective(config.objective), 0.0
     kept = moments_of(config.train.optimizer) if config.train.optimizer.keep else 0
     if models or config.keeps_target or kept:
         initial = InitialWeights(config, federation)
@@ -75,11 +88,7 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
             state += each * count / len(federation.clients)
     if objective.keeps_memory:
         state += objective.memory_bytes(objective.memory_dim(config.model))
-    clients = len(federation.clients)
-    at_once = clients if any(part.everybody for part in parts) else min(clients, config.cohort_size)
-    reached = min(clients, at_once * config.train.rounds)
-    downloads = _downloads(config, federation, at_once, {part.target_down for part in parts})
-    return Estimate(reached, at_once, state, float(sum(part.bank for part in parts)), downloads)
+    return state
 
 
 def _downloads(config: RunConfig, federation: Federation, at_once: int, targets_down: Set[str | None]) -> float:

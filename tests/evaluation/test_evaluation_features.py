@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, balanced_accuracy_score, normalized_mutual_info_score, roc_auc_score
 
 from rayfed_ssl.base.seeding import generator, numpy_generator, seed_of
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.recipes import Recipe
-from rayfed_ssl.evaluation import cluster, rank
+from rayfed_ssl.evaluation import BrokenFeatures, cluster, rank
 from rayfed_ssl.evaluation.angles import AnglesConfig, compare, features_of, mean_angle
 from rayfed_ssl.evaluation.cluster import ClusterConfig
 from rayfed_ssl.evaluation.metrics import accuracy, balanced_accuracy, macro_auc
@@ -86,6 +87,22 @@ def test_rank_looks_at_training_images_in_eval_mode_without_a_label() -> None:
     assert values == rank.measure(made, RankConfig(images=30, spectrum=3))
 
 
+def test_rank_of_one_image_knows_no_pair() -> None:
+    pixels, labels = images(1, 0)
+    values = rank.measure(of_images(small_encoder(), (pixels, labels), (pixels, labels)), RankConfig(spectrum=0))
+    assert list(values) == ["features/alignment", "features/rankme"]
+    assert values["features/rankme"] == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_rank_refuses_features_that_are_not_finite(value: float) -> None:
+    """As accuracies do: where they are measured alone, a run that diverged ends as one."""
+    encoder, (pixels, labels) = small_encoder(), images(40, 0)
+    encoder.module[0].weight.data[2] = value  # type: ignore[index]
+    with pytest.raises(BrokenFeatures, match=r"features that are not finite for 30 of 30 training images"):
+        rank.measure(of_images(encoder, (pixels, labels), (pixels, labels)), RankConfig(images=30))
+
+
 def test_k_means_finds_separate_classes_and_equals_scikit_learn() -> None:
     centres = 5 * torch.eye(4, 6)
     labels = torch.arange(80) % 4
@@ -105,6 +122,19 @@ def test_k_means_finds_separate_classes_and_equals_scikit_learn() -> None:
         of_features(train_x, train_y, test_x, 9 - test_y), ClusterConfig(normalise=False, starts=2)
     )
     assert permuted == pytest.approx(values)  # names of classes say nothing
+
+
+def test_k_means_makes_as_many_clusters_as_classes_have_images_whatever_their_numbers() -> None:
+    """Labels 3 and 900 of a data set with more classes than images are two classes."""
+    labels = torch.tensor([3, 900]).repeat(20)
+    apart = 5 * torch.eye(2, 6)[torch.arange(40) % 2] + 0.1 * torch.randn(40, 6, generator=torch.manual_seed(0))
+    of_two = of_features(apart, labels, apart, labels, classes=901)
+    assert cluster.measure(of_two, ClusterConfig()) == {"cluster_nmi": 1.0, "cluster_ari": 1.0}
+    three = torch.cat([labels[:-1], torch.tensor([7])])  # of the third class no image is tested on
+    one_is_untested = of_features(apart, three, apart, labels, classes=901)
+    thirds = cluster.clustered(F.normalize(apart, dim=1), 3, 10, 3)
+    expected = normalized_mutual_info_score(labels, thirds)
+    assert cluster.measure(one_is_untested, ClusterConfig())["cluster_nmi"] == pytest.approx(expected) != 1.0
 
 
 def test_angles_between_encoders() -> None:

@@ -21,6 +21,7 @@ from rayfed_ssl.methods import centralized
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
+from rayfed_ssl.testing.tiny import encoders
 
 torch.set_num_threads(1)
 BASE: dict[str, Any] = {
@@ -85,6 +86,39 @@ def test_a_momentum_target_lives_on_between_rounds() -> None:
     reset = played(config_of(objective={"name": "byol", "target": "reset"}), 2)[0]
     assert reset.state["target"] is None
     assert not np.array_equal(kept.weights.vector, reset.weights.vector)
+
+
+ADAM = {"name": "adam", "lr": 0.01}
+
+
+def test_moments_live_on_between_rounds_where_they_are_kept() -> None:
+    """Adam has counted the steps of all rounds; the first round is that of a run that keeps nothing."""
+    keeping, anew = config_of(train__optimizer={**ADAM, "keep": True}), config_of(train__optimizer=ADAM)
+    (kept, _), (fresh, _) = played(keeping, 1), played(anew, 1)
+    np.testing.assert_array_equal(kept.weights.vector, fresh.weights.vector)
+    (kept, cohort), (fresh, _) = played(keeping, 2), played(anew, 2)
+    steps = int(cohort.federation.sizes.sum()) // 10  # of a round
+    assert {float(moments["step"]) for moments in kept.state["optimizer"].values()} == {2.0 * steps}
+    assert fresh.state["optimizer"] is None
+    assert not np.array_equal(kept.weights.vector, fresh.weights.vector)
+
+
+def test_a_resumed_run_has_the_moments_of_its_checkpoint(tmp_path: Path) -> None:
+    config, seen = config_of(train__optimizer={**ADAM, "keep": True}, evaluation__protocols=[]), list[int]()
+    loop.run(config, tmp_path / "whole", LocalCohort)
+    parted = tmp_path / "parted"
+    loop.run(config, parted, LocalCohort, report=lambda p: seen.append(p.round), stopping=lambda: max(seen) >= 1)
+    loop.run(config, parted, LocalCohort, resume=True)
+    assert encoders(parted) == encoders(tmp_path / "whole")
+
+
+def test_a_checkpoint_of_a_version_that_kept_no_moments_goes_on() -> None:
+    config = config_of(train__optimizer={**ADAM, "keep": True})
+    server, cohort = played(config, 1)
+    del server.state["optimizer"]
+    cohort.begin_round(2, cohort.federation.clients)
+    server.round(2, cohort)
+    assert server.state["optimizer"]
 
 
 def test_a_run_books_no_bytes_and_learns(tmp_path: Path) -> None:

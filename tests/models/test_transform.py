@@ -15,6 +15,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.decoding.decode import ImageForm, decode
 from rayfed_ssl.data.recipes import PRESETS
+from rayfed_ssl.data.sources import SourceConfig, load
 from rayfed_ssl.models.transform import Transform
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -148,3 +149,27 @@ def test_arrays_that_are_no_images_are_one_line_with_what_is_meant(given: object
     assert "\n" not in str(caught.value)
     assert transform(np.zeros((8, 8), np.uint8)).shape == (3, 8, 8)
     assert transform(np.arange(64, dtype=">u2").reshape(8, 8)).shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "uint16", ">u2", "int16", "int32", "float16", "float32", "float64"])
+@pytest.mark.parametrize("channels", [(), (1,), (3,)])
+@pytest.mark.parametrize("given", [None, (0, 90)])
+def test_an_array_that_a_run_reads_has_the_bits_that_the_run_saw(
+    dtype: str, channels: tuple[int, ...], given: tuple[float, float] | None, tmp_path: Path
+) -> None:
+    """Whatever ``data.name: arrays`` takes, the encoder of such a run takes, too."""
+    drawn = np.random.default_rng(0).random((12, 9, 10, *channels))
+    images = drawn > 0.5 if dtype == "bool" else (100 * drawn).astype(dtype)
+    np.savez(tmp_path / "x.npz", train_images=images, train_labels=np.arange(12) % 2)
+    config = SourceConfig(name="arrays", path=tmp_path / "x.npz", image_size=8, range=given)
+    transform = Transform(8, 3, MEAN, STD, given)
+    if given is None and channels == (3,) and dtype not in ("uint8", "bool"):
+        with pytest.raises(UserError, match=r"data\.range"):
+            load(config, tmp_path)
+        with pytest.raises(UserError, match=r"\(H, W, 3\) where the encoder's run has data\.range"):
+            transform(images)
+        return
+    found = load(config, tmp_path, range_may_be_unused=True)
+    known = {square.tobytes() for part in (found.train, found.test) for square in np.asarray(part.pixels)}
+    assert len(known) == len(images)
+    assert {square.tobytes() for square in transform.pixels(list(images))} == known

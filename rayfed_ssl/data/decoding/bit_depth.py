@@ -24,11 +24,22 @@ _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _BITS, _KIND = 258, 339  # TIFF 6.0: BitsPerSample, SampleFormat
 _UNSIGNED, _SIGNED = 1, 2
 _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP's "BGR;16" has 5 or 6 bits a channel
+HIGH_BIT_DEPTH_TYPES = ("uint16", "int16", "int32", "float16", "float32", "float64")  # of arrays
 Range = tuple[float, float]
 Ranges = tuple[Range, ...]
 """Of bands: the range of each."""
 PERCENTILES = "percentiles"
 """Of ``data.range``: the 0.5th and the 99.5th percentile of the training images' pixels (see ``percentiles``)."""
+
+
+def as_decoded(pixels: NDArray[Any], by_band: bool) -> NDArray[Any]:
+    """(H, W) or (H, W, C) as ``decode`` takes it: of this machine's byte order, truth as 0 and 255. Bands keep their
+    type, as which ``data.nodata`` is compared with their values; Pillow has no float16.
+    """
+    if pixels.dtype == np.bool_:
+        return pixels.astype(np.uint8) * np.uint8(255)
+    own = pixels.dtype.newbyteorder("=")
+    return pixels.astype(np.float32 if own == np.float16 and not by_band else own, copy=False)
 
 
 def is_one(range: Range | Ranges) -> TypeGuard[Range]:

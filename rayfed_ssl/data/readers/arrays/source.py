@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +33,7 @@ from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.decoding.bands import Bands, band_range_unknown, bands_axis
-from rayfed_ssl.data.decoding.bit_depth import range_unknown
+from rayfed_ssl.data.decoding.bit_depth import HIGH_BIT_DEPTH_TYPES, as_decoded, range_unknown
 from rayfed_ssl.data.images import MOST_BANDS, Payload, Source, are_bands
 from rayfed_ssl.data.readers.arrays.files import Header, arrays_at, header
 from rayfed_ssl.data.readers.arrays.names import WHOLE, listed, parsed, roles, tests_of
@@ -51,7 +50,6 @@ from rayfed_ssl.data.readers.ownership import ungrouped
 from rayfed_ssl.data.readers.parquet.source import Columns
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 
-HIGH_BIT_DEPTH = ("uint16", "int16", "int32", "float16", "float32", "float64")  # types of more than 8 bits
 SHAPES = "(N, H, W), (N, H, W, C) with 1, 3 or 4 channels, (N, C, H, W) with 1 or 3"
 COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and groups: numbers and text
 
@@ -73,7 +71,7 @@ class ImageArray:
     def images(self, chosen: NDArray[np.int64], key: str) -> Iterator[tuple[str, Payload]]:
         """(name, pixels) of the images of these numbers, which ascend. Raises UserError for a damaged file."""
         for row, values in zip(chosen, self.header.rows(chosen, key), strict=True):
-            yield self.header.row(int(row)), _payload(values.transpose(self.axes), self.by_band)
+            yield self.header.row(int(row)), as_decoded(values.transpose(self.axes), self.by_band)
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def arrays_source(
     test = tests_of(arrays.images, test_split, arrays.shown, key)
     splits = {"train": first, "test": test or first}
     for images in (arrays.images[split] for split in splits.values()):
-        if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH:
+        if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH_TYPES:
             unknown = band_range_unknown if are_bands(channels) else range_unknown
             found = f"{images.header.called} holds {unknown(images.header.dtype, key)}"
             raise UserError(f"{key}.path: {found}").setting("range")
@@ -195,12 +193,12 @@ def image_array(array: Header, key: str, wanted: int = 3, bands: Bands | None = 
     UserError for shapes and types that are none, or may be two things.
     """
     shape, kind = array.shape, array.dtype.name
-    high_bit_depth = kind in HIGH_BIT_DEPTH
+    high_bit_depth = kind in HIGH_BIT_DEPTH_TYPES
     if not high_bit_depth and kind not in ("uint8", "bool"):
         hint = "; of values in 0 .. 255: images.astype('uint8')" if array.dtype.kind in "iu" else ""
         raise UserError(
             f"{key}.path: {array.called} is of type {printable(kind)}; images are uint8, bool, "
-            f"{', '.join(HIGH_BIT_DEPTH)}{hint}"
+            f"{', '.join(HIGH_BIT_DEPTH_TYPES)}{hint}"
         )
     if bands is not None:
         axes, channels = _chosen_axes(array, key, bands), len(bands)
@@ -277,16 +275,6 @@ def _chosen_axes(array: Header, key: str, bands: Bands) -> tuple[int, ...]:
         f"{key}.path: {array.called} is of shape {shape}; images with {key}.bands={list(bands)} are (N, H, W, C) or "
         f"(N, C, H, W) of {plural(max(bands), 'band', 'bands')} or more{many}"
     )
-
-
-def _payload(pixels: NDArray[Any], by_band: bool) -> NDArray[Any]:
-    """(H, W) or (H, W, C) as ``decode`` takes it: of this machine's byte order, truth as 0 and 255. Bands keep their
-    type, as which ``data.nodata`` is compared with their values; Pillow has no float16.
-    """
-    if pixels.dtype == np.bool_:
-        return pixels.astype(np.uint8) * np.uint8(255)
-    own = pixels.dtype.newbyteorder("=")
-    return pixels.astype(np.float32 if own == np.float16 and not by_band else own, copy=False)
 
 
 # -- what lies beside them ---------------------------------------------------------------------------------------------
