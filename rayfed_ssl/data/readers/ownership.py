@@ -6,6 +6,7 @@ Shape legend: n images of a split.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.readers.column_values import Values
 
-GROUP_COLUMNS = {"patient", "patientid", "subject", "subjectid"}  # in any case, with _ or without
+GROUP_COLUMNS = {of + number for of in ("patient", "subject", "participant", "lesion") for number in ("", "id")}
+"""Names of columns that seem to say whom or what an image shows, as ``bare`` writes them."""
 
 
 def numbered_clients(train: Values | None, mine: Values | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
@@ -40,8 +42,8 @@ def numbered_groups(values: Mapping[str, Sequence[str | int | None] | None]) -> 
 
 
 def bare(name: str) -> str:
-    """A column's name in small letters, without ``_``."""
-    return name.lower().replace("_", "")
+    """A column's name in small letters, without ``_``, ``-``, ``.`` and blanks."""
+    return "".join(letter for letter in name.lower() if letter not in "_-." and not letter.isspace())
 
 
 def is_group(name: str) -> bool:
@@ -59,7 +61,7 @@ def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column"
     )
     return (
         Note(
-            f"{noun} {found} is not read as a group: {otherwise}; {key}.columns.group={found} forbids it",
+            f"{noun} {found} is not read as a group: {otherwise}; {quote(f'{key}.columns.group={found}')} forbids it",
             f"what seems to say whom an image shows was not read: {otherwise}",
         ),
     )

@@ -52,7 +52,7 @@ from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, Ro
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
-OF_IMAGES = {  # columns that say nothing but what an image is, in any case, with _ or without
+OF_IMAGES = {  # columns that say nothing but what an image is, as ``bare`` writes them
     *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
     *("width", "height", "size", "split"),
 }

@@ -38,7 +38,7 @@ IMAGE_COLUMNS = (
     "image", "img", "file", "filename", "path", "filepath", "imagepath", "imagefile", "imagename", "imageid",
     "imageindex", "id",
 )  # fmt: skip
-"""Columns of images that need not be named, in any case, with ``_`` and spaces or without."""
+"""Columns of images that need not be named, as ``bare`` writes them."""
 
 
 def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict[str, Path], list[str]]:
@@ -185,7 +185,7 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
     """The images of a table: of the column that is named, else of the first usual one that names any. Raises UserError
     where none does.
     """
-    usual = [name for wanted in IMAGE_COLUMNS for name in table.names if _plain(name) == wanted]
+    usual = [name for wanted in IMAGE_COLUMNS for name in table.names if bare(name) == wanted]
     wanted = _column(table, columns.image, usual, "image", key)
     for name in [wanted] if columns.image is not None else usual:
         files = [places.find(cell, table.stem, table.line(row)) for row, cell in enumerate(table.cells(name))]
@@ -217,17 +217,13 @@ def _names_images(table: CellTable, places: Places, others: Collection[str]) -> 
     return ""
 
 
-def _plain(name: str) -> str:
-    return bare(name).replace(" ", "")
-
-
 def _listed(table: CellTable) -> str:
     return printable(", ".join(name for name in table.names if name)) or "none"
 
 
 def label_column(table: CellTable, columns: Columns, key: str) -> str:
     """The column of labels; "" where there is none. Raises UserError."""
-    usual = [name for wanted in LABEL_COLUMNS for name in table.names if _plain(name) == _plain(wanted)]
+    usual = [name for wanted in LABEL_COLUMNS for name in table.names if bare(name) == bare(wanted)]
     return _column(table, columns.label, usual, "label", key)
 
 
