@@ -140,7 +140,8 @@ def not_chosen_by(labels: NDArray[np.int64], held_out: NDArray[np.int64], protoc
 
 def of_classes(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[Note | str]:
     """Lines on missing labels, and on the classes: one that by its name is none, those that are several labels of one
-    image, those of almost one name, those without a test image, the largest, the smallest. They advise none of ``metrics``, those that a run measures.
+    image, those of almost one name, those without a test image, the largest, the smallest. They advise none of
+    ``metrics``, those that a run measures.
     """
     yield from unlabelled_training(dataset)
     yield from unlabelled_tests(dataset)
@@ -207,9 +208,7 @@ def several_labels(dataset: Dataset) -> Iterator[Note]:
         if joined:
             are = "class is" if len(joined) == 1 else "classes are"
             found = f"{len(joined)} of {len(classes)} {are} called as several others together"
-            told = (
-                ": several labels of an image are read as a class of its own, and naming one of them counts as wrong"
-            )
+            told = ": several labels of an image are read as a class of its own, and naming one of them counts as wrong"
             yield Note(f"{found}, such as '{printable(joined[0], 80)}'{told}", f"{found}{told}")
             return
 

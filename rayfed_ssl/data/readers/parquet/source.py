@@ -91,7 +91,7 @@ def parquet_source(
     test_split: str | None = None,
 ) -> Source:
     """The source at ``path``, which messages call ``shown``. Its check raises UserError where no test image can be held
-    out, and for labels or clients of the test split that no training image has.
+    out, and for labels of the test split that no training image has.
 
     Args:
         test_split: the name of the split that is the test; None: ``test``, else ``validation`` or ``val``.
