@@ -206,8 +206,8 @@ def several_labels(dataset: Dataset) -> Iterator[Note]:
         parts = {name: [part.strip() for part in name.split(mark)] for name in sorted(classes) if mark in name}
         joined = [name for name, labels in parts.items() if len({*labels}) > 1 and classes.issuperset(labels)]
         if joined:
-            are = "class is" if len(joined) == 1 else "classes are"
-            found = f"{len(joined)} of {len(classes)} {are} called as several others together"
+            are = "is" if len(joined) == 1 else "are"
+            found = f"{len(joined)} of {len(classes)} classes {are} called as several others together"
             told = ": several labels of an image are read as a class of its own, and naming one of them counts as wrong"
             yield Note(f"{found}, such as '{printable(joined[0], 80)}'{told}", f"{found}{told}")
             return

@@ -142,8 +142,8 @@ def test_a_class_that_is_one_is_not(name: str) -> None:
 ])  # fmt: skip
 def test_classes_that_are_several_labels_of_an_image_are_counted(names: tuple[str, ...], joined: int) -> None:
     (note,) = several_labels(labelled([0, 1], [0], names))
-    are = "class is" if joined == 1 else "classes are"
-    assert note.text.startswith(f"{joined} of {len(names)} {are} called as several others together, such as '")
+    are = "is" if joined == 1 else "are"
+    assert note.text.startswith(f"{joined} of {len(names)} classes {are} called as several others together, such as '")
     assert note.public is not None
     assert not any(f"'{name}" in note.public for name in names)
     assert note in list(remarks(labelled([0, 1], [0], names)))

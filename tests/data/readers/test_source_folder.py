@@ -225,6 +225,18 @@ def test_a_hospital_that_only_tests_has_common_test_images(tmp_path):
     assert not any("without training images" in note for note in texts(flat.notes))
 
 
+def test_a_hospital_that_only_tests_may_have_a_folder_beside_those_that_train(tmp_path):
+    put(tmp_path, tree_of({f"{site}/train/{kind}": 2 for site in ("north", "south") for kind in ("sick", "well")}))
+    put(tmp_path, tree_of({"west/test/sick": 3, "north/test/well": 2}))
+    data = fetch(tmp_path, "imagefolder", layout="clients")
+    assert data.train.client_names == ("north", "south")
+    assert Counter(zip(data.test.clients.tolist(), data.test.labels.tolist(), strict=True)) == {(-1, 0): 3, (0, 1): 2}
+    said = "3 of 5 test images are of a client without training images (west): "
+    assert any(note.startswith(said) for note in texts(data.notes))
+    put(tmp_path, tree_of({"west/test/dead": 1}))
+    refused(r"holds the class or client dead, which no training image has", tmp_path, "imagefolder", layout="clients")
+
+
 def test_class_folders_without_a_split_lose_a_fifth_of_each_class_to_the_test_images(tmp_path):
     files = tree_of({"cats": 10, "dogs": 20, "owls": 1, ".": 5})
     put(tmp_path, files)

@@ -31,6 +31,7 @@ instead.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -217,7 +218,8 @@ def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> 
     train, test = Split(path, [], [], []), Split(path, [], [], [])
     unused = 0
     for client, splits in clients_with_splits(path, folders, key).items():
-        train.add(splits["train"], client, key)
+        if "train" in splits:
+            train.add(splits["train"], client, key)
         held_out = [splits[name] for name in TEST_FOLDERS if name in splits and images_below(splits[name], key)]
         for folder in held_out[:1]:
             test.add(folder, client, key)
@@ -226,6 +228,8 @@ def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> 
         raise layout_error(path, "clients", f"has no images below its clients' train/{instead(path)}", key)
     note = f"the clients' val/ ({unused} images) is not used where test/ is there"
     notes: list[Line] = [note] if unused else []
+    trained = set(train.clients)
+    test = replace(test, clients=[client if client in trained else None for client in test.clients])
     train, test = train.read_as(layout), test.read_as(layout)
     return train, test if test.files else None, [*notes, *beside_clients(path, folders, key)]
 
