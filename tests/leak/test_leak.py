@@ -308,9 +308,11 @@ def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
         leak(tmp_path / "run", clients=[0, 1])
     monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", sizes[1] + 1)
     with pytest.raises(
-        UserError, match=r"client 0 has \d+ training images with a held-out image .*, or choose another --client$"
+        UserError, match=rf"client 1 has {sizes[1]} training images .*; no client has enough, this one has most$"
     ):
         leak(tmp_path / "run")
+    with pytest.raises(UserError, match=rf"client 0 has {sizes[0]} training images .*; no client has enough$"):
+        leak(tmp_path / "run", clients=[0])
 
 
 def test_clients_are_named_by_number_or_by_the_name_of_their_folder() -> None:
