@@ -292,6 +292,9 @@ def test_paths_from_above_the_table_lose_as_few_folders_as_lets_them_lead(tmp_pa
     assert by_pixels(data) == {k: (k % 2, "train" if k < 6 else "test") for k in range(9)}
     assert len(data.skipped) == 1
     assert any(note.startswith("9 cells are paths from elsewhere, such as CheXpert-v1.0") for note in texts(data.notes))
+    images(tmp_path / "two", ["a/x.png", "b/x.png"])  # without both folders a path would lead to either
+    path = table(tmp_path / "two/t.csv", [("old/a/x.png",), ("old/b/x",)], "path")
+    assert sorted(by_pixels(whole(tmp_path, path=path))) == [0, 1]
 
 
 def test_a_path_that_leads_nowhere_is_a_missing_image_where_others_lead(tmp_path: Path) -> None:
