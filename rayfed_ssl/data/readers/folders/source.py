@@ -54,6 +54,7 @@ from rayfed_ssl.data.readers.folders.layouts import (
 )
 from rayfed_ssl.data.readers.folders.names import (
     ATTRIBUTES,
+    CLASS_DEPTH,
     class_of,
     client_of,
     folder_at,
@@ -99,7 +100,8 @@ def folder_source(
         beside = images_beside(path, splits.values(), key)
         hint = maybe_class(train, beside, layout)
         notes += not_read(beside, [f"{split.folder.name}/" for split in (train, test) if split], hint)
-        notes += [] if known_names(train.classes) else _unread_tables(path, train.folder, key)
+        named = layout not in CLASS_DEPTH or known_names(train.classes)  # nobody asks a table for labels
+        notes += [] if named else _unread_tables(path, train.folder, key)
     else:
         train, test, notes = _unsplit(path, layout, key, group, limits)
     groups, found = _groups({"train": train.files, "test": test.files if test else []}, path, group, key, limits)
