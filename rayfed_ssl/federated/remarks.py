@@ -33,6 +33,8 @@ NO_CLASS = {
 """Names, of letters alone, under which people put images that nobody labelled."""
 NO_VALUE = {"na", "nan", "none", "null", "nil", "unk", "tbd", "tba"}
 """Words that stand for no label; with a digit, as "Na22", they are others."""
+BETWEEN_LABELS = "|;,/+ "
+"""What people write between several labels of one image."""
 NO_WORD = re.compile(r"\?+|-{2,}|\.+")
 
 
@@ -137,12 +139,14 @@ def not_chosen_by(labels: NDArray[np.int64], held_out: NDArray[np.int64], protoc
 
 
 def of_classes(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[Note | str]:
-    """Lines on missing labels, and on the classes: one that by its name is none, those of almost one name,
-    those without a test image, the largest, the smallest. They advise none of ``metrics``, those that a run measures.
+    """Lines on missing labels, and on the classes: one that by its name is none, those that are several labels of one
+    image, those of almost one name, those without a test image, the largest, the smallest. They advise none of
+    ``metrics``, those that a run measures.
     """
     yield from unlabelled_training(dataset)
     yield from unlabelled_tests(dataset)
     yield from no_class(dataset)
+    yield from several_labels(dataset)
     yield from almost_one_name(dataset)
     yield from untested_classes(dataset)
     yield from of_largest_class(dataset, metrics)
@@ -191,6 +195,22 @@ def _means_none(name: str) -> bool:
     letters = "".join(letter for letter in name.lower() if letter.isalpha()).removesuffix("images")
     value = letters in NO_VALUE and not any(letter.isdigit() for letter in name)
     return letters in NO_CLASS or value or NO_WORD.fullmatch(name.strip()) is not None
+
+
+def several_labels(dataset: Dataset) -> Iterator[Note]:
+    """A line where classes are called as several others together, such as ``Effusion|Mass`` beside ``Effusion`` and
+    ``Mass``: images with several labels each, of which every combination is read as a class.
+    """
+    classes = {" ".join(name.split()) for name in dataset.train.class_names}
+    for mark in BETWEEN_LABELS:
+        parts = {name: [part.strip() for part in name.split(mark)] for name in sorted(classes) if mark in name}
+        joined = [name for name, labels in parts.items() if len({*labels}) > 1 and classes.issuperset(labels)]
+        if joined:
+            are = "is" if len(joined) == 1 else "are"
+            found = f"{len(joined)} of {len(classes)} classes {are} called as several others together"
+            told = ": several labels of an image are read as a class of its own, and naming one of them counts as wrong"
+            yield Note(f"{found}, such as '{printable(joined[0], 80)}'{told}", f"{found}{told}")
+            return
 
 
 def almost_one_name(dataset: Dataset) -> Iterator[Note]:

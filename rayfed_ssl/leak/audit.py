@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -47,7 +47,14 @@ AUDITED = "audited"  # the role of the network that scores are computed with
 
 
 class TooFew(UserError):
-    """A client has too few members with a non-member beside them."""
+    """A client has too few members with a non-member beside them: ``pairs``."""
+
+    pairs: int = 0
+
+    def having(self, pairs: int) -> Self:
+        """This error, with ``pairs``."""
+        self.pairs = pairs
+        return self
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
         others.append(theirs[:count])
     pairs = draws.permutation(sum(map(len, members)))[:wanted]
     if len(pairs) < LEAST:
-        raise TooFew(_too_few(federation, client, len(pairs)))
+        raise TooFew(_too_few(federation, client, len(pairs))).having(len(pairs))
     return Sets(np.sort(np.concatenate(members)[pairs]), np.sort(np.concatenate(others)[pairs]), reference)
 
 
@@ -116,13 +123,13 @@ def _too_few(federation: Federation, client: int, pairs: int) -> str:
         return (
             f"data.task_images: {federation.called(client)} has {pairs} images to train on with a test image of its "
             f"own task and of the same class beside each (a third of the test images is the reference); {needed}: more "
-            "images of each class (data.task_images, data.limit), or another --client"
+            "images of each class (data.task_images, data.limit)"
         )
     alike = "class" if federation.dataset.train.clients is None else "class and client"
     return (
         f"evaluation.select.share: {federation.called(client)} has {pairs} training "
         f"{'image' if pairs == 1 else 'images'} with a held-out image of the same {alike} beside each; {needed}: "
-        "hold out a larger share, or choose another --client"
+        "hold out a larger share"
     )
 
 

@@ -157,25 +157,31 @@ def _whom(given: Sequence[int | str], images: int, seed: int, federation: Federa
             gaps = len(known) <= known[-1] - known[0]
             but = ", but for those who have no image to train on" if gaps else ""
             raise UserError(f"--client: found {client}; this run has clients {known[0]} to {known[-1]}{but}")
-    try:
-        for client in clients:
-            draw_sets(federation, client, images, seed)
-    except TooFew as error:
-        able = ", ".join(map(str, islice(_enough(known, images, seed, federation), MOST_NAMED)))
-        raise UserError(f"{error}; clients that have enough: {able}" if able else str(error)) from None
-    if not clients and next(_enough(known, images, seed, federation), None) is None:
-        draw_sets(federation, known[0], images, seed)
-    return clients or known
+    lacking = [error for client in clients if (error := _lacking(client, images, seed, federation)) is not None]
+    if clients and not lacking:
+        return clients
+    able = ", ".join(map(str, islice(_enough(known, images, seed, federation), MOST_NAMED if clients else 1)))
+    if lacking and able:
+        raise UserError(f"{lacking[0]}, or choose another --client; clients that have enough: {able}")
+    if not able:
+        errors = lacking or [error for client in known if (error := _lacking(client, images, seed, federation))]
+        alone = "" if len(known) == 1 else "; no client has enough" + ("" if lacking else ", this one has most")
+        raise UserError(f"{max(errors, key=lambda error: error.pairs)}{alone}")
+    return known
 
 
 def _enough(clients: Sequence[int], images: int, seed: int, federation: Federation) -> Iterator[int]:
     """Those of the clients that can be audited."""
-    for client in clients:
-        try:
-            draw_sets(federation, client, images, seed)
-        except TooFew:
-            continue
-        yield client
+    return (client for client in clients if _lacking(client, images, seed, federation) is None)
+
+
+def _lacking(client: int, images: int, seed: int, federation: Federation) -> TooFew | None:
+    """Why a client cannot be audited; None where it can."""
+    try:
+        draw_sets(federation, client, images, seed)
+    except TooFew as error:
+        return error
+    return None
 
 
 def _finished_round(run: Path, wanted: int | None) -> int:

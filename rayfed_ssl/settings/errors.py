@@ -180,6 +180,12 @@ def _entry(value: Any, part: str | int) -> object:
     return value[part] if _holds(value, part) else None
 
 
+def _joined(name: object, keys: Iterable[str]) -> str:
+    """What to write for a key that YAML has read together with its value, as ``{name:digits}``; "" for any other."""
+    key, colon, value = str(name).partition(":")
+    return f"; with a blank after the colon: '{key}: {value}'" if colon and key in keys else ""
+
+
 def _complaint(model: type[BaseModel], document: object, details: Any) -> _Complaint:
     """One of pydantic's errors in our words."""
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
@@ -189,7 +195,10 @@ def _complaint(model: type[BaseModel], document: object, details: Any) -> _Compl
         value, rule = _ABSENT, "must be given"
     elif kind == "extra_forbidden":
         keys = list(place.block.model_fields) if place.block else []
-        rule, guess = f"unknown key, allowed here: {', '.join(keys)}", closest(path[-1], keys)
+        rule, guess = (
+            f"unknown key, allowed here: {', '.join(keys)}",
+            _joined(path[-1], keys) or closest(path[-1], keys),
+        )
     elif kind in ("union_tag_invalid", "union_tag_not_found") and place.shape and place.shape.tag:
         path, choices = (*path, place.shape.tag), list(place.shape.names)
         value = context.get("tag", _ABSENT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +215,20 @@ def test_a_column_that_seems_to_name_patients_is_noted_where_it_is_not_used(tmp_
     assert own.startswith(
         "column Patient_ID is not read as a group: evaluation.select may hold out images of one who trains; "
     )
+
+
+@pytest.mark.parametrize("name", ["Patient ID", "patient-id", "SUBJECT", "lesion_id", "participant.id"])
+def test_whom_an_image_shows_is_known_by_what_people_call_the_column(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "all.parquet", label=[0, 1] * 8, **{name: list(range(8)) * 2})
+    (note,) = (line for line in texts(read(tmp_path / "all.parquet").notes) if "as a group" in line)
+    assert note.startswith(f"column {name} is not read as a group: images of one may train and test; ")
+    (key,) = shlex.split(note.split("; ")[1])[:1]  # as a shell reads what is advised
+    assert key == f"data.columns.group={name}"
+
+
+def test_a_column_of_another_name_is_not_taken_for_whom_an_image_shows(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", label=[0, 1] * 8, **{"Patient Age": list(range(8)) * 2})
+    assert not [line for line in texts(read(tmp_path / "all.parquet").notes) if "as a group" in line]
 
 
 def test_one_file_of_which_no_patient_can_be_held_out_is_refused_in_words(tmp_path: Path) -> None:

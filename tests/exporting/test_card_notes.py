@@ -29,7 +29,7 @@ from rayfed_ssl.data.pixels.notes import SAID, counted, misfitting, plain
 from rayfed_ssl.data.pixels.store import MISFITS, Misfits
 from rayfed_ssl.data.readers.column_values import Empty, gaps
 from rayfed_ssl.data.readers.limits import unseen_classes
-from rayfed_ssl.data.readers.ownership import shared_notes, ungrouped
+from rayfed_ssl.data.readers.ownership import shared_notes, ungrouped, untrained_notes
 from rayfed_ssl.data.readers.split_rows import NO_LABEL, Beside
 from rayfed_ssl.data.recipes import AugmentConfig
 from rayfed_ssl.data.source_notes import recounted
@@ -38,7 +38,7 @@ from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.exporting.folder import export
-from rayfed_ssl.federated.remarks import copied, of_classes, over_share, remarks, unlabelled_training
+from rayfed_ssl.federated.remarks import copied, of_classes, over_share, remarks, several_labels, unlabelled_training
 from rayfed_ssl.methods.fedfoa import ServerHalf as FedFoA
 from rayfed_ssl.methods.fedprox import Server as FedProx
 from rayfed_ssl.methods.fedsc import Server as FedSC
@@ -86,6 +86,8 @@ def of_data(folder: Path) -> tuple[Note, ...]:
         *gaps([np.array([0, 5])]),
         *shared_notes(shared, "data.columns.group"),
         *shared_notes({**shared, "test": np.array([-1])}, "data.group"),
+        *untrained_notes([WHO, None]),
+        *several_labels(replace(data, train=replace(train, class_names=(WHO, "b", f"{WHO}|b")))),
         *ungrouped(["patient"], True, "data"),
         *of_knn(KnnConfig(k=60), np.arange(200) // 2),
         *Beside({}, (), (), {NO_LABEL: Empty(1, 3)}).notes(""),
@@ -216,6 +218,11 @@ LINES = (
     "labels are 2 of the numbers 0 to 5",
     "1 of 2 test images is of a group (data.columns.group) with training images",
     "no test image has a group (data.group): how many show one with training images is not known",
+    "1 of 2 test images is of a client without training images",
+    (
+        "1 of 3 classes is called as several others together: several labels of an image are read as a class of its "
+        "own, and naming one of them counts as wrong"
+    ),
     "what seems to say whom an image shows was not read: images of one may train and test",
     (
         "evaluation.knn.k: found 60, of which 20 are used, but the median class has 2 of the 200 labelled train "

@@ -19,6 +19,7 @@ from rayfed_ssl.federated.remarks import (
     copied,
     no_class,
     remarks,
+    several_labels,
     smallest_classes,
     unlabelled_tests,
     unlabelled_training,
@@ -132,6 +133,27 @@ def test_a_class_that_is_none_by_its_name_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", ["0", "-", "+", "Na22", "nano", "missing_hole", "no tumour", "nonesuch"])
 def test_a_class_that_is_one_is_not(name: str) -> None:
     assert list(no_class(labelled([0, 1], [0], ("ill", name)))) == []
+
+
+@pytest.mark.parametrize(("names", "joined"), [
+    (("Effusion", "Effusion|Mass", "Mass", "Mass|Effusion|Edema", "No Finding"), 1),
+    (("a; b", "b", "a", "c", "c;  a", "a;b;c"), 3),
+    (("scab", "scab frog_eye", "frog_eye"), 1),
+])  # fmt: skip
+def test_classes_that_are_several_labels_of_an_image_are_counted(names: tuple[str, ...], joined: int) -> None:
+    (note,) = several_labels(labelled([0, 1], [0], names))
+    are = "is" if joined == 1 else "are"
+    assert note.text.startswith(f"{joined} of {len(names)} classes {are} called as several others together, such as '")
+    assert note.public is not None
+    assert not any(f"'{name}" in note.public for name in names)
+    assert note in list(remarks(labelled([0, 1], [0], names)))
+
+
+@pytest.mark.parametrize("names", [
+    ("lung, left", "lung, right"), ("lung", "lung, left"), ("hot dog", "dog"), ("a|", "a"), ("a|a", "a"), ("0", "1"),
+])  # fmt: skip
+def test_a_class_of_several_words_is_one(names: tuple[str, ...]) -> None:
+    assert list(several_labels(labelled([0, 1], [0], names))) == []
 
 
 def test_training_images_without_a_label_are_counted_where_others_have_one() -> None:

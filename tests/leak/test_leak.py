@@ -308,9 +308,11 @@ def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
         leak(tmp_path / "run", clients=[0, 1])
     monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", sizes[1] + 1)
     with pytest.raises(
-        UserError, match=r"client 0 has \d+ training images with a held-out image .*, or choose another --client$"
+        UserError, match=rf"client 1 has {sizes[1]} training images .*; no client has enough, this one has most$"
     ):
         leak(tmp_path / "run")
+    with pytest.raises(UserError, match=rf"client 0 has {sizes[0]} training images .*; no client has enough$"):
+        leak(tmp_path / "run", clients=[0])
 
 
 def test_clients_are_named_by_number_or_by_the_name_of_their_folder() -> None:
@@ -501,7 +503,8 @@ def test_too_few_images_of_a_task_are_said_by_the_key_that_decides_it(tmp_path: 
     changes = {**OWN["fedlinked"], "data.limit": 700, "train.rounds": 1, "evaluation.protocols": []}
     run_locally(tiny("fedlinked", changes), tmp_path / "run")
     with pytest.raises(
-        UserError, match=r"^data\.task_images: client 0 has \d images to train on .* of each class"
+        UserError,
+        match=r"^data\.task_images: client \d has \d images to train on .* of each class .*, this one has most$",
     ) as error:
         leak(tmp_path / "run")
     assert "evaluation.select" not in str(error.value)

@@ -90,6 +90,7 @@ def test_a_title_is_read_back(tmp_path: Path) -> None:
         ("nosuch:x", r"--data: found 'nosuch:x', which does not exist"),
         ("", r"--data: found '', which does not exist"),
         ("{name: digits", r"--data: found '\{name: digits'; must be YAML"),
+        ("{name:digits}", r"data\.name:digits: .*; with a blank after the colon: 'name: digits'$"),
         ("{nme: digits}", r"data\.nme: .*did you mean name\?"),
         ("{name: digit}", r"data\.name: found 'digit'; must be one of digits, .*did you mean digits\?"),
         ("{name: digits, path: x}", r"data\.path: found a value; digits reads none"),

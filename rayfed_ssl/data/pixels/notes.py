@@ -24,7 +24,11 @@ MOST_NAMED = 5  # clients with clipped images
 MOST_SHOWN = 3  # images named as examples
 SAID = {  # of one image, of several; and what of it is no matter of a model card
     "windowed": ("is scaled by a window of its own (DICOM)", "are scaled by a window of their own (DICOM)", ""),
-    "frames": ("has several frames: the first is read", "have several frames: the first is read", ""),
+    "frames": (
+        "has several frames: the first is read",
+        "have several frames: the first is read",
+        "; {key}.bands or {key}.channels reads those of TIFF files as bands",
+    ),
     "bands": (
         "has bands (TIFF) beside its colours and transparency, which are not read",
         "have bands (TIFF) beside their colours and transparency, which are not read",

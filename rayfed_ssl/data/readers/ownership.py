@@ -6,6 +6,7 @@ Shape legend: n images of a split.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +15,37 @@ from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.readers.column_values import Values
 
-GROUP_COLUMNS = {"patient", "patientid", "subject", "subjectid"}  # in any case, with _ or without
+GROUP_COLUMNS = {of + number for of in ("patient", "subject", "participant", "lesion") for number in ("", "id")}
+"""Names of columns that seem to say whom or what an image shows, as ``bare`` writes them."""
 
 
 def numbered_clients(train: Values | None, mine: Values | None) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """(client of each row, client names): the training split's clients, sorted; numbers by value, text by letters."""
+    """(client of each row, client names): the training split's clients, sorted; numbers by value, text by letters. A
+    row is nobody's, -1, where it has no client, or one without training images.
+    """
     if train is None or mine is None:
         return None, ()
     values = {client for client in train if client is not None}
     numbers = [client for client in values if isinstance(client, int)]
     known = sorted(numbers) if len(numbers) == len(values) else sorted(values, key=str)
     position = {client: number for number, client in enumerate(known)}
-    clients = np.array([-1 if client is None else position[client] for client in mine], dtype=np.int64)
+    clients = np.array([-1 if client is None else position.get(client, -1) for client in mine], np.int64)
     return clients, tuple(printable(client) for client in known)
+
+
+def untrained_notes(clients: Sequence[str | int | None]) -> tuple[Note, ...]:
+    """A line on test images of clients that train on nothing, such as a hospital kept for the test; ``clients`` has
+    such a client of each test image, None of any other.
+    """
+    names = sorted({str(client) for client in clients if client is not None})
+    if not names:
+        return ()
+    count = sum(client is not None for client in clients)
+    found = plural(count, f"of {len(clients)} test images is", f"of {len(clients)} test images are") + " of "
+    found += "a client" if len(names) == 1 else f"{len(names)} clients"
+    shown = printable(", ".join(names), 120)
+    told = "the test images of all have them, those of no client do"
+    return (Note(f"{found} without training images ({shown}): {told}", f"{found} without training images"),)
 
 
 def numbered_groups(values: Mapping[str, Sequence[str | int | None] | None]) -> dict[str, NDArray[np.int64] | None]:
@@ -40,8 +59,8 @@ def numbered_groups(values: Mapping[str, Sequence[str | int | None] | None]) -> 
 
 
 def bare(name: str) -> str:
-    """A column's name in small letters, without ``_``."""
-    return name.lower().replace("_", "")
+    """A column's name in small letters, without ``_``, ``-``, ``.`` and blanks."""
+    return "".join(letter for letter in name.lower() if letter not in "_-." and not letter.isspace())
 
 
 def is_group(name: str) -> bool:
@@ -59,7 +78,7 @@ def ungrouped(names: Iterable[str], single: bool, key: str, noun: str = "column"
     )
     return (
         Note(
-            f"{noun} {found} is not read as a group: {otherwise}; {key}.columns.group={found} forbids it",
+            f"{noun} {found} is not read as a group: {otherwise}; {quote(f'{key}.columns.group={found}')} forbids it",
             f"what seems to say whom an image shows was not read: {otherwise}",
         ),
     )

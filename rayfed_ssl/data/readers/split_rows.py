@@ -20,7 +20,7 @@ from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halve
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
 from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, gaps
 from rayfed_ssl.data.readers.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
-from rayfed_ssl.data.readers.ownership import numbered_clients, numbered_groups, shared_notes
+from rayfed_ssl.data.readers.ownership import numbered_clients, numbered_groups, shared_notes, untrained_notes
 from rayfed_ssl.data.source_notes import Line
 
 NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
@@ -104,8 +104,8 @@ class RowSplits:
         return stratified_halves(only.labels, TEST_SHARE, clients, self.groups["train"])
 
     def check(self, shown: str, tests: str) -> None:
-        """Raise UserError where no test image can be held out of ``shown``, and for labels or clients of the test
-        split, ``tests``, that no training image has.
+        """Raise UserError where no test image can be held out of ``shown``, and for labels of the test split,
+        ``tests``, that no training image has.
         """
         splits = self.beside.splits
         if self.undivided and (splits["train"].labels >= 0).any() and not len(self.halves[1]):
@@ -138,6 +138,7 @@ class RowSplits:
             notes = () if split == "test" else told + notes
         elif split == "train" and not self.undivided:
             notes += shared_notes(first_rows(self.groups, self.limits), "data.columns.group")
+            notes += untrained_notes(self._strangers()[: self.limits["test"]])
         notes += unseen_classes(split, labels[chosen], np.arange(len(chosen))[:limit], FIRST_ROWS)
         chosen = chosen[:limit]
         return Listing(
@@ -150,9 +151,15 @@ class RowSplits:
             None if groups is None else groups[chosen],
         )
 
+    def _strangers(self) -> Values:
+        """Of each test image the client, if it has no training images; None of any other."""
+        splits = self.beside.splits
+        known = {*(splits["train"].clients or ()), None}
+        return [None if client in known else client for client in splits["test"].clients or ()]
+
 
 def _check_test(train: Rows, test: Rows, texts: tuple[str, ...], shown: str, key: str) -> None:
-    """Raise UserError for labels or clients of the test split that the training split lacks."""
+    """Raise UserError for labels of the test split that the training split lacks."""
     if not len(train.labels):
         return  # no training images: reported as such
     known = np.unique(train.labels[train.labels >= 0])
@@ -165,9 +172,3 @@ def _check_test(train: Rows, test: Rows, texts: tuple[str, ...], shown: str, key
                 f"images: {key}.columns.label=false trains without labels, and evaluate --data measures by others"
             )
         raise UserError(f"{key}.path: {shown} holds the {what}, which no training image has")
-    if train.clients is None or test.clients is None:
-        return
-    strangers = sorted(set(test.clients) - set(train.clients) - {None}, key=str)
-    if strangers:
-        name = printable(strangers[0], 80)
-        raise UserError(f"{key}.columns.client: {shown} holds the client {name}, which has no training image")

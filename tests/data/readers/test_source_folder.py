@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -190,7 +191,7 @@ def test_clients_may_have_test_images_of_their_own(tmp_path):
     expected = {(0, 0): p[2], (0, 1): p[3], (1, 1): p[4], (-1, 0): p[5], (1, -1): p[6], (-1, -1): p[7]}
     assert seen.keys() == expected.keys()
     assert all(np.array_equal(seen[place], expected[place]) for place in expected)
-    put(tmp_path, {"test/west/sick/1.png": p[0]})
+    put(tmp_path, {"test/west/dead/1.png": p[0]})
     refused(
         r"test holds the class or client west, which no training image has; train/ has sick, well, north, south; "
         r"take it out of test/, or put images of it into train/; accepted: train/<client>/<class>/x\.jpg",
@@ -198,6 +199,42 @@ def test_clients_may_have_test_images_of_their_own(tmp_path):
         "imagefolder",
         layout="clients",
     )
+
+
+def test_a_table_beside_images_without_classes_is_told(tmp_path):
+    put(tmp_path, {f"train/{k}.png": image for k, image in enumerate(pictures(3))})
+    (tmp_path / "train/metadata.csv").write_text("file_name,label\n0.png,a\n")
+    told = "train/metadata.csv is not read; data.name=table reads a CSV file and the images that it names"
+    assert told in texts(fetch(tmp_path, "imagefolder").notes)
+    put(tmp_path, tree_of({"train/a": 2, "test/a": 1}))
+    assert told not in texts(fetch(tmp_path, "imagefolder").notes)  # folders are the classes
+
+
+def test_a_hospital_that_only_tests_has_common_test_images(tmp_path):
+    put(tmp_path, tree_of({f"train/{site}/{kind}": 2 for site in ("north", "south") for kind in ("sick", "well")}))
+    put(tmp_path, tree_of({"test/west/sick": 3, "test/east/well": 1, "test/north/well": 2, "test/sick/well": 1}))
+    data = fetch(tmp_path, "imagefolder", layout="clients")
+    counted = Counter(zip(data.test.clients.tolist(), data.test.labels.tolist(), strict=True))
+    assert counted == {(-1, 0): 4, (-1, 1): 1, (0, 1): 2}  # test/sick/well: the class sick
+    said = "4 of 7 test images are of 2 clients without training images (east, west): the test images of all have them,"
+    assert [note for note in texts(data.notes) if note.startswith(said)]
+    assert all("west" not in (note.public or "") for note in data.notes)
+    limited = texts(fetch(tmp_path, "imagefolder", layout="clients", test_limit=1).notes)
+    assert any("1 of 1 test images is of a client without training images (east)" in note for note in limited)
+    flat = fetch(tmp_path, "imagefolder", layout="clients_flat")
+    assert not any("without training images" in note for note in texts(flat.notes))
+
+
+def test_a_hospital_that_only_tests_may_have_a_folder_beside_those_that_train(tmp_path):
+    put(tmp_path, tree_of({f"{site}/train/{kind}": 2 for site in ("north", "south") for kind in ("sick", "well")}))
+    put(tmp_path, tree_of({"west/test/sick": 3, "north/test/well": 2}))
+    data = fetch(tmp_path, "imagefolder", layout="clients")
+    assert data.train.client_names == ("north", "south")
+    assert Counter(zip(data.test.clients.tolist(), data.test.labels.tolist(), strict=True)) == {(-1, 0): 3, (0, 1): 2}
+    said = "3 of 5 test images are of a client without training images (west): "
+    assert any(note.startswith(said) for note in texts(data.notes))
+    put(tmp_path, tree_of({"west/test/dead": 1}))
+    refused(r"holds the class or client dead, which no training image has", tmp_path, "imagefolder", layout="clients")
 
 
 def test_class_folders_without_a_split_lose_a_fifth_of_each_class_to_the_test_images(tmp_path):

@@ -281,6 +281,30 @@ def test_paths_from_elsewhere_are_found_by_their_ends_and_counted(tmp_path: Path
     )
 
 
+def test_paths_from_above_the_table_lose_as_few_folders_as_lets_them_lead(tmp_path: Path) -> None:
+    """As in CheXpert, whose paths begin with the name of its folder, wherever that was moved to."""
+    names = [f"train/p{k}/s1/view1.png" for k in range(6)] + [f"valid/p{k}/s1/view1.png" for k in range(6, 9)]
+    images(tmp_path, names)
+    for split, rows in (("train", range(7)), ("valid", range(6, 9))):  # of the training rows the last has no image
+        cells = [(f"CheXpert-v1.0-small/{split}/p{k}/s1/view1.png", k % 2) for k in rows]
+        table(tmp_path / f"{split}.csv", cells, "Path", "label")
+    data = whole(tmp_path, on_bad_image="skip")
+    assert by_pixels(data) == {k: (k % 2, "train" if k < 6 else "test") for k in range(9)}
+    assert len(data.skipped) == 1
+    assert any(note.startswith("9 cells are paths from elsewhere, such as CheXpert-v1.0") for note in texts(data.notes))
+    images(tmp_path / "two", ["a/x.png", "b/x.png"])  # without both folders a path would lead to either
+    path = table(tmp_path / "two/t.csv", [("old/a/x.png",), ("old/b/x",)], "path")
+    assert sorted(by_pixels(whole(tmp_path, path=path))) == [0, 1]
+
+
+def test_a_path_that_leads_nowhere_is_a_missing_image_where_others_lead(tmp_path: Path) -> None:
+    images(tmp_path, ["a/x.png", "b/y.png"])
+    path = table(tmp_path / "t.csv", [("a/x.png",), ("c/y.png",)], "path")
+    data = whole(tmp_path, path=path, on_bad_image="skip")
+    assert sorted(by_pixels(data)) == [0]
+    assert data.skipped == (f"c/y.png, line 3 of {path}",)
+
+
 def test_absolute_cells_of_a_table_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images(tmp_path, ["in/a.png", "in/b.png"])
     table(tmp_path / "in/t.csv", [(tmp_path / "in/a.png",), ("b.png",)], "path")
@@ -323,9 +347,31 @@ def test_a_column_means_the_same_in_both(two: Path) -> None:
     table(two / "test.csv", [(k, k % 2, ("1", "x7")[k % 2]) for k in range(12, 20)], "id", "label", "who")
     notes = texts(whole(two, columns={"group": "who"}).notes)
     assert "4 of 8 test images are of a group (data.columns.group) with training images" in notes
-    refused(r"test\.csv holds the client x7, which has no training image", two, "table", columns={"client": "who"})
+    data = whole(two, columns={"client": "who"})
+    assert data.train.client_names == ("0", "1", "2")
+    assert data.test.clients.tolist() == [1, -1] * 4
+    assert any(
+        note.startswith("4 of 8 test images are of a client without training images (x7): ")
+        for note in texts(data.notes)
+    )
     table(two / "test.csv", [(k, k % 2, ("1", "")[k % 2]) for k in range(12, 20)], "id", "label", "who")
     assert whole(two, columns={"client": "who"}).train.client_names == ("0", "1", "2")
+
+
+def test_tables_in_the_folders_of_the_splits(tmp_path: Path) -> None:
+    """As image folders of the Hugging Face Hub: names of one split may be those of another."""
+    images(tmp_path, [f"train/{k}.png" for k in range(6)] + [f"test/{k}.png" for k in range(4)])
+    images(tmp_path, ["validation/0.png"], first=10)
+    for split, count in (("train", 6), ("test", 3), ("validation", 1)):
+        rows = [(f"{k}.png", CLASSES[k % 2]) for k in range(count)]
+        table(tmp_path / split / "metadata.csv", rows, "file_name", "label")
+    data = whole(tmp_path)
+    assert by_pixels(data) == {k: (k % 2, "train") for k in range(6)} | {6 + k: (k % 2, "test") for k in range(3)}
+    notes = texts(data.notes)
+    assert "validation/metadata.csv is not used; data.test_split=val tests on it" in notes
+    assert any(note.startswith("1 image file is in no row of metadata.csv and not read") for note in notes)
+    assert by_pixels(whole(tmp_path, test_split="val"))[10] == (0, "test")
+    refused(r"test_split: found 'x'; .* train/metadata\.csv trains", tmp_path, "table", test_split="x")
 
 
 def test_tables_that_are_not_used_or_two_are_told(two: Path) -> None:

@@ -101,8 +101,8 @@ def arrays_source(
     channels: int = 3,
     bands: Bands | None = None,
 ) -> Source:
-    """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels or clients
-    of the test split that no training image has.
+    """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels of the
+    test split that no training image has.
 
     Args:
         test_split: the split that is the test; None: ``test``, else ``val``.

@@ -194,7 +194,10 @@ def maybe_clients(files: list[Path], classes: list[str | None], root: Path, grou
 def test_place(
     folders: tuple[str, ...], class_names: tuple[str, ...], client_names: tuple[str, ...]
 ) -> tuple[str | None, str | None]:
-    """(client, class) of a test image below these folders. A folder that is neither stands as an unknown class."""
+    """(client, class) of a test image below these folders. Where folders are clients, one that is neither and has
+    classes in it is a client that trains on nothing: its images are nobody's (None). Any other stands as an unknown
+    class.
+    """
     if not folders:
         return None, None
     if folders[0] in client_names:
@@ -202,4 +205,6 @@ def test_place(
             return folders[0], folders[1]
         if folders[0] not in class_names:
             return folders[0], None if len(folders) == 1 else folders[1]
+    if client_names and folders[0] not in class_names and len(folders) > 1 and folders[1] in class_names:
+        return None, folders[1]
     return None, folders[0]

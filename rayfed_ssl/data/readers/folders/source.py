@@ -6,7 +6,8 @@
 ``data.layout: clients``
     ``train/<client>/<class>/.../x.jpg``: the first folder is the client, for the partition ``folders``; the second is
     the class. Images directly in a client's folder are unlabelled. The test folder holds common images
-    (``test/<class>/x.jpg``), each client's own (``test/<client>/<class>/x.jpg``), or both.
+    (``test/<class>/x.jpg``), each client's own (``test/<client>/<class>/x.jpg``), or both. Those of a client without
+    training images are common ones, with a note.
 ``data.layout: clients_flat``
     ``train/<client>/.../x.jpg``: the first folder is the client, deeper ones do not matter, and no image is labelled.
 ``data.layout: flat``
@@ -30,6 +31,7 @@ instead.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,7 @@ from rayfed_ssl.data.readers.folders.layouts import (
 )
 from rayfed_ssl.data.readers.folders.names import (
     ATTRIBUTES,
+    CLASS_DEPTH,
     class_of,
     client_of,
     folder_at,
@@ -72,7 +75,7 @@ from rayfed_ssl.data.readers.folders.splits import (
     train_split,
 )
 from rayfed_ssl.data.readers.limits import of_all, unseen_classes
-from rayfed_ssl.data.readers.ownership import numbered_groups, shared_notes
+from rayfed_ssl.data.readers.ownership import numbered_groups, shared_notes, untrained_notes
 from rayfed_ssl.data.readers.split_names import maybe_splits, split_folders
 from rayfed_ssl.data.readers.walking import TABLES, entries, images_below, images_beside, unread_below
 from rayfed_ssl.data.source_notes import HeldOut, Line
@@ -97,11 +100,13 @@ def folder_source(
         beside = images_beside(path, splits.values(), key)
         hint = maybe_class(train, beside, layout)
         notes += not_read(beside, [f"{split.folder.name}/" for split in (train, test) if split], hint)
+        named = layout not in CLASS_DEPTH or known_names(train.classes)  # nobody asks a table for labels
+        notes += [] if named else _unread_tables(path, train.folder, key)
     else:
         train, test, notes = _unsplit(path, layout, key, group, limits)
     groups, found = _groups({"train": train.files, "test": test.files if test else []}, path, group, key, limits)
-    notes += found
     class_names, client_names = known_names(train.classes), known_names(train.clients)
+    notes += [*found, *untrained_notes(_strangers(test, client_names, limits["test"]) if test else ())]
 
     def check() -> None:
         if test is not None:
@@ -176,12 +181,7 @@ def _unsplit(
     refuse_twins(files, path, NAMED[layout], key)
     clients = [client_of(file, path, layout) for file in files]
     whole = Split(path, files, [class_of(file, path, layout) for file in files], clients)
-    tables = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in TABLES)
-    unread: list[Line] = (
-        [f"{some(tables)} is not read; {key}.name=table reads a CSV file and the images that it names"]
-        if tables
-        else []
-    )
+    unread = _unread_tables(path, path, key)
     if not (class_names := known_names(whole.classes)):
         return whole, None, unread
     labels = numbers_of(whole.classes, class_names)
@@ -207,12 +207,21 @@ def _unsplit(
     )
 
 
+def _unread_tables(path: Path, folder: Path, key: str) -> list[Line]:
+    """A line on tables beside the images, in ``path`` or in ``folder`` below it, which may hold their labels."""
+    entries = {entry for place in (path, folder) for entry in place.iterdir() if entry.suffix.lower() in TABLES}
+    names = sorted(str(entry.relative_to(path)) for entry in entries)
+    told = f"{some(names)} is not read; {key}.name=table reads a CSV file and the images that it names"
+    return [told] if names else []
+
+
 def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> tuple[Split, Split | None, list[Line]]:
     """Like ``_unsplit``, of ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``. Raises UserError."""
     train, test = Split(path, [], [], []), Split(path, [], [], [])
     unused = 0
     for client, splits in clients_with_splits(path, folders, key).items():
-        train.add(splits["train"], client, key)
+        if "train" in splits:
+            train.add(splits["train"], client, key)
         held_out = [splits[name] for name in TEST_FOLDERS if name in splits and images_below(splits[name], key)]
         for folder in held_out[:1]:
             test.add(folder, client, key)
@@ -221,6 +230,8 @@ def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> 
         raise layout_error(path, "clients", f"has no images below its clients' train/{instead(path)}", key)
     note = f"the clients' val/ ({unused} images) is not used where test/ is there"
     notes: list[Line] = [note] if unused else []
+    trained = set(train.clients)
+    test = replace(test, clients=[client if client in trained else None for client in test.clients])
     train, test = train.read_as(layout), test.read_as(layout)
     return train, test if test.files else None, [*notes, *beside_clients(path, folders, key)]
 
@@ -284,6 +295,15 @@ def _check_trained(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "
             f"has; train/ has {trained}{hint}; accepted: {TREES[layout]}"
         ).setting(to_set)
+
+
+def _strangers(test: Split, client_names: tuple[str, ...], limit: int | None) -> list[str | None]:
+    """Of each test image that the limit leaves, the client folder that has no training images; None of any other."""
+    if not client_names:
+        return []
+    rows = _taken(len(test.files), limit)
+    outer = {row: folder_at(test.files[row], test.folder, 0) for row in rows if test.clients[row] is None}
+    return [None if test.classes[row] in (None, outer.get(row)) else outer.get(row) for row in rows]
 
 
 def _taken(count: int, limit: int | None) -> NDArray[np.int64]:

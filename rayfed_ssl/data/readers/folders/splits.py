@@ -98,9 +98,9 @@ def _annotated(folder: Path, key: str) -> Split:
 
 
 def clients_with_splits(path: Path, folders: list[Path], key: str) -> dict[str, dict[str, Path]]:
-    """client -> split -> its folder. Raises UserError for a client with images and without ``train/``."""
+    """client -> split -> its folder. Raises UserError for a client with images and without a split."""
     refuse_twins((folder / "images" for folder in folders), path, 1, key)
-    found = {folder.name: splits for folder in folders if "train" in (splits := split_folders(folder, key))}
+    found = {folder.name: splits for folder in folders if (splits := split_folders(folder, key))}
     odd = (folder.name for folder in folders if folder.name not in found and images_below(folder, key))
     if name := next(odd, ""):
         raise layout_error(path, "clients", f"has {printable(name)}/ without train/ in it", key)

@@ -149,9 +149,21 @@ def _missing(path: Path, shown: str, key: str) -> UserError:
     """What to say of a folder without training files: of these alone a fifth is held out."""
     files = sorted(path.rglob("*.parquet"))
     alone = f"{key}.path={printable(files[0])} reads it alone" if len(files) == 1 else "name the parts train-*.parquet"
-    hint = f"; {alone}, and a fifth of each class is held out as test images" if files else ""
+    hint = f"; {alone}, and a fifth of each class is held out as test images" if files else _arrow_below(path)
     return UserError(
         f"{key}.path: {shown} lacks its train split: wanted {_wanted('train')}, found {_present(path)}{hint}"
+    )
+
+
+def _arrow_below(path: Path) -> str:
+    """What to do with Arrow files, as ``save_to_disk`` of the Hugging Face datasets library writes them; "" without."""
+    found = next((file for file in sorted(path.rglob("*.arrow")) if file.is_file()), None)
+    if found is None:
+        return ""
+    folder = "" if found.parent == path else f" in {printable(found.parent.relative_to(path), 80)}/"
+    return (
+        f"; the Arrow files{folder} are of datasets' save_to_disk: datasets.load_from_disk(FOLDER).to_parquet("
+        "'train.parquet') writes those of a split as Parquet"
     )
 
 

@@ -52,7 +52,7 @@ from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, Ro
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
-OF_IMAGES = {  # columns that say nothing but what an image is, in any case, with _ or without
+OF_IMAGES = {  # columns that say nothing but what an image is, as ``bare`` writes them
     *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
     *("width", "height", "size", "split"),
 }
@@ -91,7 +91,7 @@ def parquet_source(
     test_split: str | None = None,
 ) -> Source:
     """The source at ``path``, which messages call ``shown``. Its check raises UserError where no test image can be held
-    out, and for labels or clients of the test split that no training image has.
+    out, and for labels of the test split that no training image has.
 
     Args:
         test_split: the name of the split that is the test; None: ``test``, else ``validation`` or ``val``.

@@ -2,9 +2,10 @@
 
 A cell is a path from the table's folder, or the end of one: the name of a file, or folders and a name, with the file's
 suffix or without. Names are compared in Unicode's normal form C, and suffixes in small letters. Of a path from
-elsewhere (``/kaggle/input/x.png``, ``C:\\scans\\x.png``) as much of the end counts as fits. Where ``train.csv`` and
-``test.csv`` are read, the images of ``train/`` or ``train_images/`` are those of ``train.csv`` alone, and come first
-there, unless a path leads elsewhere.
+elsewhere (``/kaggle/input/x.png``, ``C:\\scans\\x.png``) as much of the end counts as fits. Where no path of a column
+leads to an image, all of them are read without their first folders, as few as let any lead to one. Where ``train.csv``
+and ``test.csv`` are read, the images of ``train/`` or ``train_images/`` are those of ``train.csv`` alone, and come
+first there, unless a path leads elsewhere.
 """
 
 from __future__ import annotations
@@ -57,12 +58,28 @@ class Places:
                     ends["/".join(parts[start:])].append(file)
         return whole, bare
 
-    def find(self, cell: str, table: str, called: str) -> Path | None:
+    def find_all(self, cells: Sequence[str], table: str, lines: Sequence[str]) -> list[Path | None]:
+        """The files that the cells of a column name. Where no cell does, all are read without their first folder, or
+        their first two and so on, whichever lets any of them lead to a file.
+
+        Args:
+            lines: what messages call the rows. The rest as of ``find``.
+        """
+        files = [self.find(cell, table, line) for cell, line in zip(cells, lines, strict=True)]
+        deepest = max((cell.replace("\\", "/").count("/") for cell in cells), default=0)
+        for above in range(1, deepest + 1):
+            if any(files):
+                break
+            files = [self.find(cell, table, line, above) for cell, line in zip(cells, lines, strict=True)]
+        return files
+
+    def find(self, cell: str, table: str, called: str, above: int = 0) -> Path | None:
         """The file that a cell names; None where there is none.
 
         Args:
             table: the name, without suffix, of the table that the cell is of.
             called: what messages call its row.
+            above: how many folders at the beginning of a path do not count.
         Raises:
             UserError: the cell may mean several files.
         """
@@ -74,7 +91,11 @@ class Places:
             return given if given.is_absolute() == self.folder.is_absolute() else Path(os.path.relpath(given))
         said = plain(text.replace("\\", "/"))
         if not ELSEWHERE.match(text):
-            return self._at_end(os.path.normpath(said), table, text, called)
+            parts = os.path.normpath(said).split("/")[above:]
+            found = self._at_end("/".join(parts), table, text, called) if parts else None
+            if above and found is not None:
+                self.elsewhere.append(text)
+            return found
         parts = [part for part in said.split("/") if part]
         for start in range(len(parts)):
             if (found := self._at_end("/".join(parts[start:]), table, text, called)) is not None:

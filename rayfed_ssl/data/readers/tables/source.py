@@ -1,9 +1,11 @@
 """Images that a table names: a CSV or TSV file with a row per image, beside the image files or above them.
 
-``path`` is the table, or a folder with ``train.csv`` and ``test.csv`` (or ``validation.csv``, ``val.csv``). Without a
-table of test images a fixed fifth of each class is held out, as of one Parquet file. ``data.columns`` says what a
-column means; ``tables.cells`` says how files and cells are read, ``tables.images`` how the image of a row is found. A
-row whose image is not there is one that cannot be decoded. Image files in no row are not read, with a note.
+``path`` is the table, or a folder with ``train.csv`` and ``test.csv`` (or ``validation.csv``, ``val.csv``,
+``valid.csv``), or one with ``train/metadata.csv`` and ``test/metadata.csv``, and the images of each below its own
+folder. Without a table of test images a fixed fifth of each class is held out, as of one Parquet file.
+``data.columns`` says what a column means; ``tables.cells`` says how files and cells are read, ``tables.images`` how the
+image of a row is found. A row whose image is not there is one that cannot be decoded. Image files in no row are not
+read, with a note.
 
 Shape legend: n rows of a table.
 """
@@ -28,7 +30,7 @@ from rayfed_ssl.data.images import Payload, Source
 from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, label_texts, label_values, no_labels, numbered
 from rayfed_ssl.data.readers.ownership import bare
 from rayfed_ssl.data.readers.parquet.source import LABEL_COLUMNS, Columns, column_named, unread_columns
-from rayfed_ssl.data.readers.split_names import TEST_NAMES
+from rayfed_ssl.data.readers.split_names import TEST_NAMES, split_folders
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.tables.cells import CellTable, read_table, typed
 from rayfed_ssl.data.readers.tables.images import Places
@@ -38,7 +40,9 @@ IMAGE_COLUMNS = (
     "image", "img", "file", "filename", "path", "filepath", "imagepath", "imagefile", "imagename", "imageid",
     "imageindex", "id",
 )  # fmt: skip
-"""Columns of images that need not be named, in any case, with ``_`` and spaces or without."""
+"""Columns of images that need not be named, as ``bare`` writes them."""
+TESTS = (*TEST_NAMES, "testing", "valid")  # tables of test images: the first that is there
+METADATA = "metadata.csv"  # of a split's folder, as in image folders of the Hugging Face Hub
 
 
 def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict[str, Path], list[str]]:
@@ -52,6 +56,29 @@ def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict
                 f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null"
             )
         return {"train": path}, []
+    found = _tables_in(path, key)
+    there = printable(", ".join(str(file.relative_to(path)) for file in found.values())) or "no table"
+    if "train" not in found:
+        hint = f"; give one of them, {printable(next(iter(found.values())))}" if found else ""
+        raise UserError(f"{key}.path: {shown} has no train.csv; found {there}{hint}")
+    if test_split is not None and test_split.lower() not in found.keys() - {"train"}:
+        raise UserError(
+            f"{key}.test_split: found {printable(repr(test_split))}; {shown} has {there}; "
+            f"{printable(found['train'].relative_to(path))} trains"
+        )
+    chosen = (test_split or next((name for name in TESTS if name in found), "")).lower()
+    others = {name: file.relative_to(path) for name, file in found.items() if name not in ("train", chosen)}
+    advice = f"; {key}.test_split={printable(next(iter(others)))} tests on it" if len(others) == 1 else ""
+    are = f"{printable(', '.join(map(str, others.values())))} {'is' if len(others) == 1 else 'are'} not used{advice}"
+    splits = {"train": found["train"]} | ({"test": found[chosen]} if chosen else {})
+    return splits, [are] if others else []
+
+
+def _tables_in(path: Path, key: str) -> dict[str, Path]:
+    """The tables in a folder by their names in small letters, without suffix; where none of them is ``train``, those
+    called ``METADATA`` in the folders of its splits, by split, if one trains. Raises UserError.
+    """
+    shown = printable(path)
     try:
         files = [file for file in sorted(path.iterdir()) if file.suffix.lower() in CSV and file.is_file()]
     except OSError as error:
@@ -61,18 +88,11 @@ def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict
         if (before := found.setdefault(file.stem.lower(), file)) is not file:
             two = f"{printable(before.name)} and {printable(file.name)}"
             raise UserError(f"{key}.path: {shown} has {two}; allowed: one table of a name")
-    there = printable(", ".join(file.name for file in files)) or "no table"
     if "train" not in found:
-        hint = f"; give one of them, {shown}/{printable(files[0].name)}" if files else ""
-        raise UserError(f"{key}.path: {shown} has no train.csv; found {there}{hint}")
-    if test_split is not None and test_split.lower() not in found.keys() - {"train"}:
-        raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} has {there}; train.csv trains")
-    chosen = (test_split or next((name for name in TEST_NAMES if name in found), "")).lower()
-    others = [file for name, file in found.items() if name not in ("train", chosen)]
-    advice = f"; {key}.test_split={printable(others[0].stem)} tests on it" if len(others) == 1 else ""
-    are = f"{printable(', '.join(file.name for file in others))} {'is' if len(others) == 1 else 'are'} not used{advice}"
-    splits = {"train": found["train"]} | ({"test": found[chosen]} if chosen else {})
-    return splits, [are] if others else []
+        within = {split: folder / METADATA for split, folder in split_folders(path, key).items()}
+        within = {split: file for split, file in within.items() if file.is_file()}
+        found = within if "train" in within else found
+    return found
 
 
 @dataclass(frozen=True)
@@ -102,8 +122,8 @@ def table_source(
     columns: Columns | None = None,
     test_split: str | None = None,
 ) -> Source:
-    """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels or clients
-    of the test split that no training image has.
+    """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels of the
+    test split that no training image has.
 
     Args:
         test_split: the name of the table of the test images; None: ``test``, else ``validation`` or ``val``.
@@ -144,24 +164,26 @@ def open_tables(
     """The splits with their images, and lines on what is not read or found elsewhere. Raises UserError."""
     files, unused = tables_of(path, key, test_split)
     read = {split: read_table(file, key) for split, file in files.items()}
-    several = [table.stem for table in read.values()] if len(read) > 1 else []
-    places = Places(read["train"].file.parent, key, several)
-    found = {split: _named(table, places, columns, key) for split, table in read.items()}
+    folders = {table.file.parent for table in read.values()}
+    several = [table.stem for table in read.values()] if len(folders) < len(read) else []
+    places = {folder: Places(folder, key, several) for folder in folders}
+    found = {split: _named(table, places[table.file.parent], columns, key) for split, table in read.items()}
     _refuse_twice(found.values(), key)
-    return found, [*unused, *_left_over(places, found.values())]
+    return found, [*unused, *_left_over([*places.values()], [*found.values()])]
 
 
-def _left_over(places: Places, found: Iterable[Named]) -> Iterator[str]:
+def _left_over(places: Sequence[Places], found: Sequence[Named]) -> Iterator[str]:
     """Lines on image files that are in no row, and on cells that are paths from elsewhere."""
-    tables = " or ".join(printable(named.table.file.name) for named in found)
-    if elsewhere := places.elsewhere:
-        are = "1 cell is a path" if len(elsewhere) == 1 else f"{len(elsewhere)} cells are paths"
-        yield (
-            f"{are} from elsewhere, such as {printable(elsewhere[0], 80)}: images whose path ends so were taken, below "
-            f"{printable(places.folder)}"
-        )
+    tables = " or ".join(dict.fromkeys(printable(named.table.file.name) for named in found))
+    for place in places:
+        if elsewhere := place.elsewhere:
+            are = "1 cell is a path" if len(elsewhere) == 1 else f"{len(elsewhere)} cells are paths"
+            yield (
+                f"{are} from elsewhere, such as {printable(elsewhere[0], 80)}: images whose path ends so were taken, "
+                f"below {printable(place.folder)}"
+            )
     listed = {os.path.abspath(file) for named in found for file in named.files if file is not None}
-    if left := sum(os.path.abspath(file) not in listed for file in places.files):
+    if left := sum(os.path.abspath(file) not in listed for place in places for file in place.files):
         of = "1 image file is" if left == 1 else f"{left} image files are"
         yield f"{of} in no row of {tables} and not read; a row with an empty label has an image without one"
 
@@ -185,10 +207,11 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
     """The images of a table: of the column that is named, else of the first usual one that names any. Raises UserError
     where none does.
     """
-    usual = [name for wanted in IMAGE_COLUMNS for name in table.names if _plain(name) == wanted]
+    usual = [name for wanted in IMAGE_COLUMNS for name in table.names if bare(name) == wanted]
     wanted = _column(table, columns.image, usual, "image", key)
     for name in [wanted] if columns.image is not None else usual:
-        files = [places.find(cell, table.stem, table.line(row)) for row, cell in enumerate(table.cells(name))]
+        lines = [table.line(row) for row in range(len(table.rows))]
+        files = places.find_all(table.cells(name), table.stem, lines)
         if any(files) or not files:
             return Named(table, name, files, places)
     other = _names_images(table, places, {*usual, label_column(table, columns, key)})
@@ -217,17 +240,13 @@ def _names_images(table: CellTable, places: Places, others: Collection[str]) -> 
     return ""
 
 
-def _plain(name: str) -> str:
-    return bare(name).replace(" ", "")
-
-
 def _listed(table: CellTable) -> str:
     return printable(", ".join(name for name in table.names if name)) or "none"
 
 
 def label_column(table: CellTable, columns: Columns, key: str) -> str:
     """The column of labels; "" where there is none. Raises UserError."""
-    usual = [name for wanted in LABEL_COLUMNS for name in table.names if _plain(name) == _plain(wanted)]
+    usual = [name for wanted in LABEL_COLUMNS for name in table.names if bare(name) == bare(wanted)]
     return _column(table, columns.label, usual, "label", key)
 
 
