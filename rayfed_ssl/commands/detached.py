@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rayfed_ssl.commands.ending import ended
+from rayfed_ssl.terminal.signals import STOPPED
 
 
 def attach(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
@@ -16,7 +17,11 @@ def attach(run: Annotated[str, typer.Argument(help="The name of a run that was s
 
     screen = console()
     with Reporter(screen, run) as reporter:
-        summary, where, rounds = follow.attach(run, reporter)
+        try:
+            summary, where, rounds = follow.attach(run, reporter)
+        except KeyboardInterrupt:
+            reporter.line(f"{run} runs on; follow it again with: rayfed-ssl attach {run}")
+            raise SystemExit(STOPPED) from None
     ended(screen, summary, where, rounds)
 
 

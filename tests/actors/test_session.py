@@ -16,8 +16,18 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray._private import services
 
-from actors.session import check_paths, check_token_path, connect, keeping_sigterm, private_folder, probe
+from actors.session import (
+    NotStarted,
+    check_paths,
+    check_token_path,
+    connect,
+    keeping_sigterm,
+    private_folder,
+    probe,
+    start_instance,
+)
 from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
 from tests.tiny import tiny
@@ -76,6 +86,8 @@ def test_a_local_instance_listens_on_loopback_keeps_its_token_private_and_ends(t
     assert len(servers) == 2  # the check sees what it is about
     assert listening(set(ours)) <= LOOPBACK
     assert listening(set(ours))
+    sessions = {os.getsid(pid) for pid, _, _ in servers}
+    assert os.getsid(process.pid) not in sessions  # what is sent to the command's group does not reach them
     assert found["local"] is True
     assert (found["token"], found["auth"]) == (True, "token")
     assert found["mode"] == 0o700
@@ -200,6 +212,29 @@ def test_a_job_takes_no_relative_paths(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"^{re.escape(line)}; a job's working directory is a temporary folder"):
             check_paths(tiny("fedsimclr", **changes), tmp_path)
     check_paths(tiny("fedsimclr", data__name="hub", data__path="lab/cells"), tmp_path)  # no path of this machine
+
+
+def test_an_instance_that_is_late_is_started_once_more_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself waits for 30 s, and forgets the processes that it had started."""
+    started: list[subprocess.Popen[bytes]] = []
+    why = ["The current node timed out during startup. This could happen", "no room", "never asked"]
+
+    def init(**options: object) -> None:
+        started.append(services.ConsolePopen(["sleep", "600"]))
+        assert all(process.poll() is not None for process in started[:-1])
+        raise RuntimeError(why[len(started) - 1])
+
+    monkeypatch.setattr(ray, "init", init)
+    said: list[str] = []
+    with pytest.raises(NotStarted, match=r"^Ray: no instance starts on this machine \(no room\)"):
+        start_instance({}, said.append)
+    assert said == ["Ray took longer to start than it waits for itself; it is started once more"]
+    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
+    started.clear()
+    why[0] = "no room"
+    with pytest.raises(NotStarted, match="no room"):
+        start_instance({}, said.append)
+    assert (len(started), len(said)) == (1, 1)
 
 
 def test_sigterm_stays_whose_it_was_also_where_connecting_failed() -> None:
