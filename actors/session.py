@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import services
 
+from actors.instance import NotStarted, ending_with, start_instance
 from actors.shares import environment
 from rayfed_ssl.base.lock import Lock, left_behind
 from rayfed_ssl.base.schema import UserError
@@ -39,13 +39,7 @@ FOLDER = "rayfed-ray-"  # an instance's temporary folder begins so
 LOCK = ".lock"
 INNER = "r"  # Ray opens the folder that it is given to everybody: it gets one within
 LONGEST = 40  # letters of the path that Ray is given: a socket's path has at most 107, and Ray appends 66
-STARTS = 2  # attempts to start an instance
-LATE = "timed out during startup"  # in what Ray says after the 30 s that it waits, whatever the machine
 PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
-
-
-class NotStarted(UserError):
-    """Ray did not start an instance on this machine. Its logs are kept."""
 
 
 @dataclass(frozen=True)
@@ -106,34 +100,12 @@ def connect(
             "_system_config": {"prestart_worker_first_driver": False},  # a process per core that nobody would use
         }
         with keeping_sigterm(), variables({} if threads is None else environment(threads, 1.0)):
-            start_instance({**options, **given, **quiet}, say)
+            started = start_instance({**options, **given, **quiet}, say)
         try:
-            yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
+            with ending_with(started, folder.parent):
+                yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
         finally:
             ray.shutdown()
-
-
-def start_instance(options: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Start an instance of our own; once more where it took longer than Ray waits, as on a busy machine. Raises
-    NotStarted.
-    """
-    for attempt in range(STARTS):
-        with own_sessions() as started:
-            try:
-                ray.init(address="local", **options)
-                return
-            except Exception as error:  # Ray raises plain Exceptions, too
-                ray.shutdown()
-                for process in started:  # Ray forgets them
-                    process.kill()
-                    process.wait()
-                why = " ".join(str(error).split()).rstrip(".")
-                if LATE not in why or attempt + 1 == STARTS:
-                    raise NotStarted(
-                        f"Ray: no instance starts on this machine ({why}); if it was busy, try again; run and compare "
-                        "need none with --executor local"
-                    ) from error
-        say("Ray took longer to start than it waits for itself; it is started once more")
 
 
 @contextlib.contextmanager
@@ -211,29 +183,6 @@ def variables(given: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def own_sessions() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Let the Ray that is started inside put each of its processes into a session of its own; gives these processes.
-    Ray takes no such option.
-
-    What is sent to the command's process group (by a terminal that closes, by ``timeout``) then reaches the command
-    alone, which ends its round first. On Linux the kernel ends Ray's processes with ours; elsewhere Ray finds them by
-    their group, and they stay in it.
-    """
-    before = services.ConsolePopen
-    started: list[subprocess.Popen[bytes]] = []
-
-    def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
-        started.append(before(*args, start_new_session=sys.platform == "linux", **options))
-        return started[-1]
-
-    services.ConsolePopen = popen
-    try:
-        yield started
-    finally:
-        services.ConsolePopen = before
 
 
 @contextlib.contextmanager

@@ -21,6 +21,14 @@ def exit_status(number: int) -> int:
     return 128 + number
 
 
+_requests: list[StopRequest] = []  # those that listen, the outermost first
+
+
+def status_asked_for() -> int | None:
+    """The exit status of a stop that was asked for; None where none was."""
+    return next((request.status for request in _requests if request.number is not None), None)
+
+
 class StopRequest:
     """Whether one of the signals came; ``say`` takes a line when that is first looked at."""
 
@@ -133,8 +141,12 @@ def _first_asks(
             end()
         stopping.number = number  # and nothing else: it may have come in the middle of a line
 
-    with _handled(wanted, handle):
-        yield stopping
+    _requests.append(stopping)
+    try:
+        with _handled(wanted, handle):
+            yield stopping
+    finally:
+        _requests.remove(stopping)
 
 
 @contextmanager

@@ -18,15 +18,14 @@ import pytest
 import ray
 from ray._private import services
 
+from actors.instance import NotStarted, start_instance
 from actors.session import (
-    NotStarted,
     check_paths,
     check_token_path,
     connect,
     keeping_sigterm,
     private_folder,
     probe,
-    start_instance,
 )
 from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
@@ -235,6 +234,62 @@ def test_an_instance_that_is_late_is_started_once_more_and_leaves_nothing(monkey
     with pytest.raises(NotStarted, match="no room"):
         start_instance({}, said.append)
     assert (len(started), len(said)) == (1, 1)
+
+
+ENDING = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from actors import instance
+from rayfed_ssl.terminal.signals import stop_signals
+
+instance.LOOK_S, instance.GRACE_S = 0.05, float(sys.argv[1])
+os.symlink("/bin/sleep", "raylet")
+Path("folder/inner").mkdir(parents=True)
+ray = [subprocess.Popen([*command, "600"]) for command in (["sleep"], ["./raylet"])]
+with stop_signals(print):
+    if sys.argv[2:] == ["asked"]:
+        signal.raise_signal(signal.SIGTERM)
+    with instance.ending_with(ray, Path("folder")):
+        ray[0].kill()  # no server: Ray goes on
+        ray[0].wait()
+        time.sleep(0.5)
+        ray[1].kill()
+        time.sleep(1.0 if float(sys.argv[1]) > 1.0 else 60.0)
+print("ended by itself")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("given", "status", "line"),
+    [
+        (["0.1"], 1, "stopped at once, because Ray's processes have ended (raylet): is memory full?; --resume"),
+        (["0.1", "asked"], 143, "stopped at once, because Ray's processes were ended, too; --resume"),
+    ],
+)
+def test_a_command_ends_in_one_line_with_the_ray_of_its_own(
+    given: list[str], status: int, line: str, tmp_path: Path
+) -> None:
+    done = ending(given, tmp_path)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr == f"{line} continues what was saved\n"
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.long
+def test_a_command_that_ends_by_itself_is_left_to_it(tmp_path: Path) -> None:
+    done = ending(["30.0"], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended by itself\n", "")
+    assert (tmp_path / "folder").exists()
+
+
+def ending(given: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    """A command whose Ray ends; ``given``: the seconds that it has to end by itself, and whether it was to stop."""
+    root = str(Path(__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", ENDING, *given], cwd=place, env={**os.environ, "PYTHONPATH": root}, timeout=120,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_sigterm_stays_whose_it_was_also_where_connecting_failed() -> None:
