@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ from rayfed_ssl.terminal.signals import status_asked_for
 
 LATE = "timed out during startup"  # in what Ray says after the 30 s that it waits, whatever the machine
 SERVERS = ("raylet", "gcs_server")  # without one of these Ray is no more
-LOOK_S = 0.5  # between looks at them
+LOOK_S = 1.0  # between looks at them
+ANSWER_S = 5.0  # in which one of them may take a connection
 GRACE_S = 10.0  # in which the command may still end by itself
 FAILED = 1  # the exit status of a command that ends because Ray did
 
@@ -87,8 +89,10 @@ def own_sessions() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @contextlib.contextmanager
-def ending_with(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> Iterator[None]:
+def ending_with(processes: Sequence[subprocess.Popen[bytes]], gcs: str, folder: Path) -> Iterator[None]:
     """End this process where Ray's servers end while it needs them, with one line and without ``folder``.
+
+    ``gcs`` is the address of one of them: after SIGTERM its process may live for another minute and take no connection.
 
     Calls into Ray then wait, some of them where no exception reaches them, and after a minute Ray ends the process
     itself, with an error of its own. Servers end where memory has run out, or where every process of a job is sent a
@@ -100,6 +104,8 @@ def ending_with(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> I
     def watch() -> None:
         while not over.wait(LOOK_S):
             ended = [name for name in SERVERS if name in servers and servers[name].poll() is not None]
+            if not ended and refused(gcs):
+                ended = ["gcs_server"]
             if ended and not over.wait(GRACE_S):
                 asked = status_asked_for()
                 why = "were ended, too" if asked is not None else f"have ended ({', '.join(ended)}): is memory full?"
@@ -116,3 +122,15 @@ def ending_with(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> I
         yield
     finally:
         over.set()
+
+
+def refused(address: str) -> bool:
+    """Whether nobody listens at HOST:PORT; one who is too busy to answer does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -102,7 +102,7 @@ def connect(
         with keeping_sigterm(), variables({} if threads is None else environment(threads, 1.0)):
             started = start_instance({**options, **given, **quiet}, say)
         try:
-            with ending_with(started, folder.parent):
+            with ending_with(started, ray.get_runtime_context().gcs_address, folder.parent):
                 yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
         finally:
             ray.shutdown()

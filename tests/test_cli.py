@@ -27,7 +27,7 @@ from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.progress import Reporter, accuracy_table, accuracy_text, conclude
-from rayfed_ssl.terminal.signals import stop_signals
+from rayfed_ssl.terminal.signals import stop_signals, unwinding
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
 from tests.command_line import CONFIG, Call
 
@@ -148,6 +148,22 @@ def test_any_command_says_that_a_signal_ended_it(
     assert (status, out) == (128 + number, "")
     assert err == f"interrupted by {number.name}; give the command again to start it anew\n"
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_ends_a_command_with_its_status_whatever_ray_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def waiting() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:
+            raise SystemExit(1) from None
+
+    with pytest.raises(SystemExit) as exit, unwinding():
+        waiting()
+    assert exit.value.code == 143
+    with pytest.raises(SystemExit) as exit, unwinding():
+        raise SystemExit(1)  # nobody's signal
+    assert exit.value.code == 1
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_signal_that_is_being_ignored_ends_no_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,7 +600,7 @@ def test_a_signal_on_ray_ends_with_a_checkpoint_and_leaves_no_process(number: si
 @pytest.mark.cluster
 def test_a_signal_to_every_process_ends_at_once_and_keeps_the_checkpoints(tmp_path: Path) -> None:
     """As systemd and Slurm send it; Ray's processes end, too, and the last line says how to go on."""
-    (tmp_path / "tiny.yaml").write_text(CONFIG.replace("rounds: 2", "rounds: 1000000") + "checkpoint: {every: 1}\n")
+    (tmp_path / "tiny.yaml").write_text(CONFIG.replace("rounds: 2", "rounds: 1000000"))
     with on_ray(tmp_path) as (run, ours):
         for pid in (run.pid, *ours):
             os.kill(pid, signal.SIGTERM)

@@ -14,14 +14,12 @@ from rayfed_ssl.base.user_error import StoppedAtOnce
 
 STOPPED = 130  # the exit status of what was stopped without a signal of its own: that of Ctrl-C
 ENDING = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # beside Ctrl-C
+_requests: list[StopRequest] = []  # those that listen, the outermost first
 
 
 def exit_status(number: int) -> int:
     """The exit status of a command that a signal ended, as shells count: 130 for SIGINT, 143 for SIGTERM."""
     return 128 + number
-
-
-_requests: list[StopRequest] = []  # those that listen, the outermost first
 
 
 def status_asked_for() -> int | None:
@@ -57,22 +55,28 @@ def unwinding() -> Iterator[None]:
         SystemExit: with the signal's exit status.
         KeyboardInterrupt: at Ctrl-C; a block that makes something else of it and ends gets the line, too.
     """
-    heard = False
+    heard: int | None = None
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         nonlocal heard
-        if heard := number == signal.SIGINT:
+        heard = number
+        if number == signal.SIGINT:
             raise KeyboardInterrupt
-        print(interrupted(number), file=sys.stderr)
         raise SystemExit(exit_status(number))
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _handled({signal.SIGINT, *ENDING}, end):
-        yield
-    if heard:  # Typer turns it into an exit status
-        print(interrupted(signal.SIGINT), file=sys.stderr)
+    try:
+        with _handled({signal.SIGINT, *ENDING}, end):
+            yield
+    except SystemExit:
+        if heard is None or heard == signal.SIGINT:
+            raise
+        print(interrupted(heard), file=sys.stderr)
+        raise SystemExit(exit_status(heard)) from None  # Ray makes its own of one raised while it waits
+    if heard is not None:  # Typer makes an exit status of a KeyboardInterrupt
+        print(interrupted(heard), file=sys.stderr)
 
 
 def interrupted(number: int) -> str:

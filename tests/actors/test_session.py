@@ -237,7 +237,7 @@ def test_an_instance_that_is_late_is_started_once_more_and_leaves_nothing(monkey
 
 
 ENDING = """
-import os, signal, subprocess, sys, time
+import os, signal, socket, subprocess, sys, time
 from pathlib import Path
 from actors import instance
 from rayfed_ssl.terminal.signals import stop_signals
@@ -245,15 +245,20 @@ from rayfed_ssl.terminal.signals import stop_signals
 instance.LOOK_S, instance.GRACE_S = 0.05, float(sys.argv[1])
 os.symlink("/bin/sleep", "raylet")
 Path("folder/inner").mkdir(parents=True)
-ray = [subprocess.Popen([*command, "600"]) for command in (["sleep"], ["./raylet"])]
-with stop_signals(print):
-    if sys.argv[2:] == ["asked"]:
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+ray = [subprocess.Popen([name, "20"], **quiet) for name in ("sleep", "./raylet")]
+with stop_signals(print), socket.create_server(("127.0.0.1", 0)) as gcs:
+    if sys.argv[2] == "asked":
         signal.raise_signal(signal.SIGTERM)
-    with instance.ending_with(ray, Path("folder")):
+    with instance.ending_with(ray, f"127.0.0.1:{gcs.getsockname()[1]}", Path("folder")):
         ray[0].kill()  # no server: Ray goes on
         ray[0].wait()
         time.sleep(0.5)
-        ray[1].kill()
+        print("went on", flush=True)
+        if sys.argv[2] == "unheard":
+            gcs.close()
+        else:
+            ray[1].kill()
         time.sleep(1.0 if float(sys.argv[1]) > 1.0 else 60.0)
 print("ended by itself")
 """
@@ -263,7 +268,12 @@ print("ended by itself")
 @pytest.mark.parametrize(
     ("given", "status", "line"),
     [
-        (["0.1"], 1, "stopped at once, because Ray's processes have ended (raylet): is memory full?; --resume"),
+        (["0.1", ""], 1, "stopped at once, because Ray's processes have ended (raylet): is memory full?; --resume"),
+        (
+            ["0.1", "unheard"],
+            1,
+            "stopped at once, because Ray's processes have ended (gcs_server): is memory full?; --resume",
+        ),
         (["0.1", "asked"], 143, "stopped at once, because Ray's processes were ended, too; --resume"),
     ],
 )
@@ -271,15 +281,15 @@ def test_a_command_ends_in_one_line_with_the_ray_of_its_own(
     given: list[str], status: int, line: str, tmp_path: Path
 ) -> None:
     done = ending(given, tmp_path)
-    assert (done.returncode, done.stdout) == (status, "")
+    assert (done.returncode, done.stdout) == (status, "went on\n")
     assert done.stderr == f"{line} continues what was saved\n"
     assert not (tmp_path / "folder").exists()
 
 
 @pytest.mark.long
 def test_a_command_that_ends_by_itself_is_left_to_it(tmp_path: Path) -> None:
-    done = ending(["30.0"], tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended by itself\n", "")
+    done = ending(["30.0", ""], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "went on\nended by itself\n", "")
     assert (tmp_path / "folder").exists()
 
 
