@@ -85,7 +85,7 @@ def test_a_local_instance_listens_on_loopback_keeps_its_token_private_and_ends(t
     assert len(servers) == 2  # the check sees what it is about
     assert listening(set(ours)) <= LOOPBACK
     assert listening(set(ours))
-    sessions = {os.getsid(pid) for pid, _, _ in servers}
+    sessions = {os.getsid(server[0]) for server in servers}
     assert os.getsid(process.pid) not in sessions  # what is sent to the command's group does not reach them
     assert found["local"] is True
     assert (found["token"], found["auth"]) == (True, "token")
