@@ -11,7 +11,7 @@ from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.base.lazy import importing
 from rayfed_ssl.base.user_error import UserError
 from rayfed_ssl.commands.ending import ended, exit_status
-from rayfed_ssl.terminal.signals import STOPPED, stop_signals
+from rayfed_ssl.terminal.signals import left_running, stop_signals
 
 
 def run(
@@ -64,11 +64,8 @@ def run(
         from actors.follow import detach as leave
 
         preflight(settings, folder, uri=uri, resume=resume)
-        try:
-            with told as reporter:
-                leave(settings, folder, uri=uri, resume=resume, report=reporter)
-        except KeyboardInterrupt:  # it has said that the run goes on
-            raise SystemExit(STOPPED) from None
+        with told as reporter, left_running():
+            leave(settings, folder, uri=uri, resume=resume, report=reporter)
         told.line(f"runs on; follow it with: rayfed-ssl attach {settings.name}")
         return
     with told as reporter, stop_signals(told.line) as stopping:

@@ -79,6 +79,15 @@ def unwinding() -> Iterator[None]:
         print(interrupted(heard), file=sys.stderr)
 
 
+@contextmanager
+def left_running() -> Iterator[None]:
+    """For a command that has said what goes on without it: Ctrl-C gives its exit status, and no other line."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(STOPPED) from None
+
+
 def interrupted(number: int) -> str:
     """What a command says that a signal ended."""
     return f"interrupted by {signal.Signals(number).name}; give the command again to start it anew"
