@@ -25,6 +25,7 @@ from actors.plan import planned
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
 from actors.shares import Plan, discard, environment, trial_group
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.simulation.progress import Progress
@@ -137,12 +138,24 @@ def run_on_ray(
                 except RayTaskError as error:
                     raise unwrapped(error)  # noqa: B904 - its cause is the remote traceback
                 except DEATHS as error:
+                    refuse_successor(session, stopping)
                     deaths.wait(error)
                 finally:
                     ray.kill(driver)
         except BaseException:  # a second Ctrl-C, whatever ``report`` raises, a driver that could not start
-            discard(group)  # a killed driver gives nothing back, and the session may be one that stays
+            if not session.local:
+                discard(group)  # a killed driver gives nothing back, and the cluster stays
             raise
+
+
+def refuse_successor(session: Session, stopping: Callable[[], bool]) -> None:
+    """Raise StoppedAtOnce where a process of our own instance died after a stop was asked for: what is sent to all
+    processes of a job (by systemd, by Slurm) ends Ray, too, and nothing more can be started.
+    """
+    if session.local and stopping():
+        raise StoppedAtOnce(
+            "stopped at once, because Ray's processes were ended, too; --resume continues what was saved"
+        )
 
 
 class DriverDeaths:

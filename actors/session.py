@@ -1,8 +1,9 @@
 """A connection to Ray: an instance of our own on this machine, or the cluster that ``RAY_ADDRESS`` names, no other.
 
-A local instance ends with the command that started it. Its sockets are on loopback as far as Ray lets us
-(``actors/__init__.py``), its token is in the environment of our processes only, and its files, sockets included, lie in
-a folder that nobody else may enter. A cluster is named by RAY_ADDRESS, as ``ray job submit`` does, or by an address.
+A local instance ends with the command that started it, and is not in its process group. Its sockets are on loopback as
+far as Ray lets us (``actors/__init__.py``), its token is in the environment of our processes only, and its files,
+sockets included, lie in a folder that nobody else may enter. A cluster is named by RAY_ADDRESS, as ``ray job submit``
+does, or by an address.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import ray
 
+from actors.instance import NotStarted, ending_with, start_instance
 from actors.shares import environment
 from rayfed_ssl.base.lock import Lock, left_behind
 from rayfed_ssl.base.schema import UserError
@@ -38,10 +40,6 @@ LOCK = ".lock"
 INNER = "r"  # Ray opens the folder that it is given to everybody: it gets one within
 LONGEST = 40  # letters of the path that Ray is given: a socket's path has at most 107, and Ray appends 66
 PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
-
-
-class NotStarted(UserError):
-    """Ray did not start an instance on this machine. Its logs are kept."""
 
 
 @dataclass(frozen=True)
@@ -102,24 +100,12 @@ def connect(
             "_system_config": {"prestart_worker_first_driver": False},  # a process per core that nobody would use
         }
         with keeping_sigterm(), variables({} if threads is None else environment(threads, 1.0)):
-            _start({**options, **given, **quiet})
+            started = start_instance({**options, **given, **quiet}, say)
         try:
-            yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
+            with ending_with(started, ray.get_runtime_context().gcs_address, folder.parent):
+                yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
         finally:
             ray.shutdown()
-
-
-def _start(options: dict[str, Any]) -> None:
-    """Start an instance of our own. Raises NotStarted."""
-    try:
-        ray.init(address="local", **options)
-    except Exception as error:  # Ray raises plain Exceptions, too
-        ray.shutdown()
-        why = " ".join(str(error).split()).rstrip(".")
-        raise NotStarted(
-            f"Ray: no instance starts on this machine ({why}); if it was busy, try again; run and compare need none "
-            "with --executor local"
-        ) from error
 
 
 @contextlib.contextmanager

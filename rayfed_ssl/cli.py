@@ -1,13 +1,15 @@
 """The command line: one command a file of ``rayfed_ssl/commands``.
 
 What a user can mend ends in one line on stderr per mistake and exit status 2; a client that failed shows its own
-traceback once, exit status 1; a run that was stopped ends with 130. Everything else is a bug and shows a traceback.
+traceback once, exit status 1; what a signal stopped ends with 128 and its number, 130 for Ctrl-C. Everything else is a
+bug and shows a traceback.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -36,7 +38,7 @@ from rayfed_ssl.commands.run import run
 from rayfed_ssl.commands.tune import tune
 from rayfed_ssl.terminal.output import flush
 from rayfed_ssl.terminal.shadow import refuse_shadows
-from rayfed_ssl.terminal.signals import STOPPED
+from rayfed_ssl.terminal.signals import STOPPED, interrupted, unwinding
 
 COMMANDS = (run, attach, stop, list_runs, config, methods, evaluate, report, embed, export, tune, compare, new,
             leak, doctor)  # fmt: skip
@@ -78,14 +80,17 @@ def quiet() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point. Exits with 0, 1 (a client or the program failed), 2 (the user can mend it) or 130 (stopped)."""
+    """The entry point. Exits with 0, 1 (a client or the program failed), 2 (the user can mend it), or 128 plus the
+    number of the signal that stopped it.
+    """
     quiet()
     try:
         try:
             refuse_shadows()
             given = sys.argv[1:] if arguments is None else list(arguments)
             _refuse_empty_out(given)
-            status = app(args=given, prog_name=app.info.name, standalone_mode=False)
+            with unwinding():
+                status = app(args=given, prog_name=app.info.name, standalone_mode=False)
         finally:
             flush()
         sys.exit(status or 0)
@@ -98,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         sys.exit(_say_and_status(_with_notes(error), 2))
     except KeyboardInterrupt:
-        sys.exit(STOPPED)
+        sys.exit(_say_and_status(interrupted(signal.SIGINT), STOPPED))
     except RuntimeError as error:
         from rayfed_ssl.federated.messages import ClientError
 

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -21,10 +23,11 @@ import ray
 from PIL import Image
 from rich.console import Console
 
+from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.progress import Reporter, accuracy_table, accuracy_text, conclude
-from rayfed_ssl.terminal.signals import stop_signals
+from rayfed_ssl.terminal.signals import stop_signals, unwinding
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
 from tests.command_line import CONFIG, Call
 
@@ -80,7 +83,7 @@ def test_resume_goes_on_where_a_stopped_run_was(call: Call, tmp_path: Path, monk
 
         patch.setattr(Reporter, "line", line)
         status, out, _ = call(*local("--out", "parts"))
-    assert status == 130
+    assert status == 143
     assert "stopping after this round" in out
     assert "stopped after round 1 of 2; --resume continues it" in out
     assert json.loads((tmp_path / "parts/summary.json").read_text())["status"] == "stopped"
@@ -120,6 +123,63 @@ def test_a_second_signal_ends_with_130_whatever_ray_makes_of_it(capsys: pytest.C
         raise SystemExit(1)  # nobody's signal
     assert exit.value.code == 1
     assert capsys.readouterr().err == "stopped at once; --resume continues what was saved\n"
+
+
+def test_a_run_that_ended_with_its_signal_has_the_signals_status(capsys: pytest.CaptureFixture[str]) -> None:
+    """As where Ray's processes heard it, too."""
+
+    def ended() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise StoppedAtOnce("all of it ended")
+
+    with pytest.raises(SystemExit) as exit, stop_signals(lambda line: None):
+        ended()
+    assert exit.value.code == 143
+    assert capsys.readouterr().err == "all of it ended\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_any_command_says_that_a_signal_ended_it(
+    number: signal.Signals, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayfed_ssl.storage.listing.runs_in", lambda folder: signal.raise_signal(number))
+    before = signal.getsignal(number)
+    status, out, err = call("list", ".")
+    assert (status, out) == (128 + number, "")
+    assert err == f"interrupted by {number.name}; give the command again to start it anew\n"
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_ends_a_command_with_its_status_whatever_ray_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def waiting() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:
+            raise SystemExit(1) from None
+
+    with pytest.raises(SystemExit) as exit, unwinding():
+        waiting()
+    assert exit.value.code == 143
+    with pytest.raises(SystemExit) as exit, unwinding():
+        raise SystemExit(1)  # nobody's signal
+    assert exit.value.code == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_signal_that_is_being_ignored_ends_no_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def found(folder: Path) -> list[object]:
+        signal.raise_signal(signal.SIGHUP)
+        return []
+
+    monkeypatch.setattr("rayfed_ssl.storage.listing.runs_in", found)
+    try:
+        status, _, err = call("list", ".")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (status, err) == (0, "")
 
 
 def test_a_failing_client_shows_its_traceback_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -522,29 +582,59 @@ def test_ctrl_c_twice_on_ray_ends_at_once_and_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_on_ray_ends_with_a_checkpoint_and_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+    """Sent to the whole process group, as terminals and ``timeout`` do."""
     (tmp_path / "tiny.yaml").write_text(CONFIG.replace("rounds: 2", "rounds: 1000000"))
-    command = [sys.executable, "-m", "rayfed_ssl", "run", "tiny.yaml", "--out", "run", "resources.actors=1"]
-    log = (tmp_path / "log").open("w")
-    run = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    ours: dict[int, Process] = {}
-    try:
-        until(lambda: "round 2/" in (tmp_path / "log").read_text() or run.poll() is not None, 200)
-        ours = descendants(run.pid)
-        assert "round 2/" in (tmp_path / "log").read_text()
-        titles = [title(pid) for pid in ours]
-        assert all(any(name in each for each in titles) for name in ("raylet", "gcs_server", "ray::ClientActor"))
-        run.send_signal(number)
-        assert run.wait(120) == 130
+    with on_ray(tmp_path) as (run, ours):
+        os.killpg(run.pid, number)
+        assert run.wait(120) == 128 + number
         assert not orphans(ours.values(), 180)
-    finally:
-        ours |= descendants(run.pid)
-        run.kill()
-        run.wait()
-        end(ours.values())
     text = (tmp_path / "log").read_text()
     assert "stopped after round" in text
     assert "Traceback" not in text
     assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "stopped"
     assert list((tmp_path / "run/checkpoints").glob("round-*/complete.json"))
+
+
+@pytest.mark.cluster
+def test_a_signal_to_every_process_ends_at_once_and_keeps_the_checkpoints(tmp_path: Path) -> None:
+    """As systemd and Slurm send it; Ray's processes end, too, and the last line says how to go on."""
+    (tmp_path / "tiny.yaml").write_text(CONFIG.replace("rounds: 2", "rounds: 1000000"))
+    with on_ray(tmp_path) as (run, ours):
+        for pid in (run.pid, *ours):
+            os.kill(pid, signal.SIGTERM)
+        assert run.wait(55) == 143  # before Ray gives up waiting for itself, and ends its own way
+        assert not orphans(ours.values(), 180)
+    text = (tmp_path / "log").read_text()
+    assert text.splitlines()[-1].startswith("stopped at once, because Ray's processes were ended, too; --resume")
+    assert "Traceback" not in text
+    assert not (tmp_path / "run/summary.json").exists()
+    assert list((tmp_path / "run/checkpoints").glob("round-*/complete.json"))
+
+
+@contextmanager
+def on_ray(place: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[int, Process]]]:
+    """A run of ``tiny.yaml`` on Ray in its second round, as the leader of a process group, and its processes; what it
+    prints is in ``log``.
+    """
+    log = place / "log"
+    command = [sys.executable, "-m", "rayfed_ssl", "run", "tiny.yaml", "--out", "run", "resources.actors=1"]
+    with log.open("w") as file:
+        run = subprocess.Popen(
+            command, cwd=place, stdout=file, stderr=file, start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+    ours: dict[int, Process] = {}
+    try:
+        until(lambda: "round 2/" in log.read_text() or run.poll() is not None, 200)
+        ours |= descendants(run.pid)
+        assert "round 2/" in log.read_text()
+        titles = [title(pid) for pid in ours]
+        assert all(any(name in each for each in titles) for name in ("raylet", "gcs_server", "ray::ClientActor"))
+        yield run, ours
+    finally:
+        ours |= descendants(run.pid)
+        run.kill()
+        run.wait()
+        end(ours.values())

@@ -171,6 +171,7 @@ def run_trials(
                 )
         finally:
             shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
+            (folder / STOP).unlink(missing_ok=True)
     return book
 
 

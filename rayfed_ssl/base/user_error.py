@@ -18,3 +18,7 @@ class UserError(Exception):
         """This error, with ``to_set``. (A constructor of its own would not come through from another process.)"""
         self.to_set = key
         return self
+
+
+class StoppedAtOnce(UserError):
+    """A stop was asked for, and what was to stop has ended before it could: what had been saved is there."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rayfed_ssl.api.executor import Executor
-from rayfed_ssl.terminal.signals import STOPPED, stop_signals
+from rayfed_ssl.terminal.signals import stop_signals
 
 
 def compare(
@@ -66,7 +66,7 @@ def compare(
             say(f"{'report':<13} {report_command(request.out)}")
     if stopped and outcome.left:
         say(f"stopped with {outcome.left} run(s) left; --resume continues")
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(stopping.status)
     if outcome.failed:
         say(f"{outcome.failed} run(s) failed; --resume runs them again")
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rayfed_ssl.commands.ending import ended
+from rayfed_ssl.terminal.signals import left_running
 
 
 def attach(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
@@ -15,8 +16,12 @@ def attach(run: Annotated[str, typer.Argument(help="The name of a run that was s
     from rayfed_ssl.terminal.progress import Reporter, console
 
     screen = console()
-    with Reporter(screen, run) as reporter:
-        summary, where, rounds = follow.attach(run, reporter)
+    with Reporter(screen, run) as reporter, left_running():
+        try:
+            summary, where, rounds = follow.attach(run, reporter)
+        except KeyboardInterrupt:
+            reporter.line(f"{run} runs on; follow it again with: rayfed-ssl attach {run}")
+            raise
     ended(screen, summary, where, rounds)
 
 

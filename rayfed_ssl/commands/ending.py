@@ -11,8 +11,8 @@ from rich.console import Console
 from rayfed_ssl.terminal.signals import STOPPED
 
 
-def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: int) -> None:
-    """Say what a run came to; a run that was stopped or diverged ends with a status of its own."""
+def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: int, stopped: int = STOPPED) -> None:
+    """Say what a run came to; a run that diverged ends with status 1, one that was stopped with ``stopped``."""
     from rayfed_ssl.terminal.progress import conclude
 
     conclude(screen, summary, where)
@@ -20,10 +20,10 @@ def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: i
         screen.print(f"stopped after round {summary['rounds']} of {rounds}; --resume continues it", highlight=False)
     elif summary["status"] == "diverged":
         screen.print(summary["diverged"]["reason"], markup=False, highlight=False, soft_wrap=True)
-    if status := exit_status(summary):
+    if status := exit_status(summary, stopped):
         raise typer.Exit(status)
 
 
-def exit_status(summary: dict[str, Any]) -> int:
-    """0 of a complete run, 130 of one that was stopped, 1 of one that diverged."""
-    return {"stopped": STOPPED, "diverged": 1}.get(summary["status"], 0)
+def exit_status(summary: dict[str, Any], stopped: int = STOPPED) -> int:
+    """0 of a complete run, 1 of one that diverged, ``stopped`` of one that was stopped."""
+    return {"stopped": stopped, "diverged": 1}.get(summary["status"], 0)

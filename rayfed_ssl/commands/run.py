@@ -11,7 +11,7 @@ from rayfed_ssl.api.executor import Executor
 from rayfed_ssl.base.lazy import importing
 from rayfed_ssl.base.user_error import UserError
 from rayfed_ssl.commands.ending import ended, exit_status
-from rayfed_ssl.terminal.signals import stop_signals
+from rayfed_ssl.terminal.signals import left_running, stop_signals
 
 
 def run(
@@ -64,7 +64,7 @@ def run(
         from actors.follow import detach as leave
 
         preflight(settings, folder, uri=uri, resume=resume)
-        with told as reporter:
+        with told as reporter, left_running():
             leave(settings, folder, uri=uri, resume=resume, report=reporter)
         told.line(f"runs on; follow it with: rayfed-ssl attach {settings.name}")
         return
@@ -72,5 +72,5 @@ def run(
         summary = execute(executor)(settings, folder, uri=uri, resume=resume, report=reporter, stopping=stopping)
     if isinstance(told, Events):
         told.end(summary, uri or folder)
-        raise typer.Exit(exit_status(summary))
-    ended(screen, summary, uri or folder, settings.train.rounds)
+        raise typer.Exit(exit_status(summary, stopping.status))
+    ended(screen, summary, uri or folder, settings.train.rounds, stopping.status)

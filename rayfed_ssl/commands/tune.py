@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rayfed_ssl.terminal.signals import STOPPED, stop_signals
+from rayfed_ssl.terminal.signals import stop_signals
 
 
 def tune(
@@ -54,7 +54,7 @@ def tune(
         say(f"{'report':<13} {report_command(folder)}")
     if stopped and results.left:
         say(f"stopped with {results.left} trial(s) left; --resume continues")
-        raise typer.Exit(STOPPED)
+        raise typer.Exit(stopping.status)
     if diverged := results.counts.get("diverged"):
         say(f"{diverged} trial(s) diverged, which --resume does not run again")
     if failed := results.counts.get("failed"):

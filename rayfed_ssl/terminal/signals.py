@@ -8,30 +8,113 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
-STOPPED = 130  # the exit status of what was stopped
+from rayfed_ssl.base.user_error import StoppedAtOnce
+
+STOPPED = 130  # the exit status of what was stopped without a signal of its own: that of Ctrl-C
+ENDING = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # beside Ctrl-C
+_requests: list[StopRequest] = []  # those that listen, the outermost first
+
+
+def exit_status(number: int) -> int:
+    """The exit status of a command that a signal ended, as shells count: 130 for SIGINT, 143 for SIGTERM."""
+    return 128 + number
+
+
+def status_asked_for() -> int | None:
+    """The exit status of a stop that was asked for; None where none was."""
+    return next((request.status for request in _requests if request.number is not None), None)
+
+
+class StopRequest:
+    """Whether one of the signals came; ``say`` takes a line when that is first looked at."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say, self.said = say, False
+        self.number: int | None = None  # of the first signal that came
+
+    def __call__(self) -> bool:
+        if self.number is not None and not self.said:
+            self.said = True
+            self.say("stopping after this round, with a checkpoint; once more stops at once")
+        return self.number is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that was stopped."""
+        return STOPPED if self.number is None else exit_status(self.number)
 
 
 @contextmanager
-def stop_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+def unwinding() -> Iterator[None]:
+    """For any command: SIGTERM and a lost terminal end it as Ctrl-C does, so that it removes its temporary files, and
+    each says so in one line. Python hears signals in its main thread only: in another one, nothing changes.
+
+    Raises:
+        SystemExit: with the signal's exit status.
+        KeyboardInterrupt: at Ctrl-C; a block that makes something else of it and ends gets the line, too.
+    """
+    heard: int | None = None
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        nonlocal heard
+        heard = number
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(exit_status(number))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        with _handled({signal.SIGINT, *ENDING}, end):
+            yield
+    except SystemExit:
+        if heard is None or heard == signal.SIGINT:
+            raise
+        print(interrupted(heard), file=sys.stderr)
+        raise SystemExit(exit_status(heard)) from None  # Ray makes its own of one raised while it waits
+    if heard is not None:  # Typer makes an exit status of a KeyboardInterrupt
+        print(interrupted(heard), file=sys.stderr)
+
+
+@contextmanager
+def left_running() -> Iterator[None]:
+    """For a command that has said what goes on without it: Ctrl-C gives its exit status, and no other line."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(STOPPED) from None
+
+
+def interrupted(number: int) -> str:
+    """What a command says that a signal ended."""
+    return f"interrupted by {signal.Signals(number).name}; give the command again to start it anew"
+
+
+@contextmanager
+def stop_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
     """For a command: Ctrl-C, SIGTERM or a lost terminal asks for a stop after the round in hand; a second one ends the
     process at once, with one line. What was being ignored (SIGHUP under nohup) stays ignored.
     """
     ended = False
 
-    def end() -> None:
+    def end() -> NoReturn:
         nonlocal ended
         ended = True
-        raise SystemExit(STOPPED)
+        raise SystemExit(stopping.status)
 
-    wanted = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-    with _first_asks(wanted, say, end) as stopping:
+    with _first_asks({signal.SIGINT, *ENDING}, say, end) as stopping:
         try:
             yield stopping
+        except StoppedAtOnce as error:
+            print(error, file=sys.stderr)
+            raise SystemExit(stopping.status) from None
         except (KeyboardInterrupt, SystemExit) as error:  # Ray makes its own of an exception raised while it waits
             if ended or isinstance(error, KeyboardInterrupt):
                 print("stopped at once; --resume continues what was saved", file=sys.stderr)
-                raise SystemExit(STOPPED) from None
+                raise SystemExit(stopping.status) from None
             raise
 
 
@@ -42,7 +125,7 @@ def interruptions(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """
     ended = False
 
-    def end() -> None:
+    def end() -> NoReturn:
         nonlocal ended
         ended = True
         raise KeyboardInterrupt
@@ -61,28 +144,31 @@ def interruptions(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _first_asks(
-    wanted: Collection[signal.Signals], say: Callable[[str], None], end: Callable[[], None]
-) -> Iterator[Callable[[], bool]]:
+    wanted: Collection[signal.Signals], say: Callable[[str], None], end: Callable[[], NoReturn]
+) -> Iterator[StopRequest]:
     """Gives what says whether one of the signals came; at a second one, ``end`` is called."""
-    asked = said = False
+    stopping = StopRequest(say)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        if stopping.number is not None:
             end()
-        asked = True  # and nothing else: it may have come in the middle of a line
+        stopping.number = number  # and nothing else: it may have come in the middle of a line
 
-    def stopping() -> bool:
-        nonlocal said
-        if asked and not said:
-            said = True
-            say("stopping after this round, with a checkpoint; once more stops at once")
-        return asked
+    _requests.append(stopping)
+    try:
+        with _handled(wanted, handle):
+            yield stopping
+    finally:
+        _requests.remove(stopping)
 
+
+@contextmanager
+def _handled(wanted: Collection[signal.Signals], handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let ``handle`` take these signals, but not those that are being ignored."""
     heard = {number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}
     before = {number: signal.signal(number, handle) for number in heard}
     try:
-        yield stopping
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

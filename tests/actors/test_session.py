@@ -16,8 +16,17 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray._private import services
 
-from actors.session import check_paths, check_token_path, connect, keeping_sigterm, private_folder, probe
+from actors.instance import NotStarted, start_instance
+from actors.session import (
+    check_paths,
+    check_token_path,
+    connect,
+    keeping_sigterm,
+    private_folder,
+    probe,
+)
 from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
 from tests.tiny import tiny
@@ -76,6 +85,8 @@ def test_a_local_instance_listens_on_loopback_keeps_its_token_private_and_ends(t
     assert len(servers) == 2  # the check sees what it is about
     assert listening(set(ours)) <= LOOPBACK
     assert listening(set(ours))
+    sessions = {os.getsid(server[0]) for server in servers}
+    assert os.getsid(process.pid) not in sessions  # what is sent to the command's group does not reach them
     assert found["local"] is True
     assert (found["token"], found["auth"]) == (True, "token")
     assert found["mode"] == 0o700
@@ -200,6 +211,95 @@ def test_a_job_takes_no_relative_paths(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"^{re.escape(line)}; a job's working directory is a temporary folder"):
             check_paths(tiny("fedsimclr", **changes), tmp_path)
     check_paths(tiny("fedsimclr", data__name="hub", data__path="lab/cells"), tmp_path)  # no path of this machine
+
+
+def test_an_instance_that_is_late_is_started_once_more_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself waits for 30 s, and forgets the processes that it had started."""
+    started: list[subprocess.Popen[bytes]] = []
+    why = ["The current node timed out during startup. This could happen", "no room", "never asked"]
+
+    def init(**options: object) -> None:
+        started.append(services.ConsolePopen(["sleep", "600"]))
+        assert all(process.poll() is not None for process in started[:-1])
+        raise RuntimeError(why[len(started) - 1])
+
+    monkeypatch.setattr(ray, "init", init)
+    said: list[str] = []
+    with pytest.raises(NotStarted, match=r"^Ray: no instance starts on this machine \(no room\)"):
+        start_instance({}, said.append)
+    assert said == ["Ray took longer to start than it waits for itself; it is started once more"]
+    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
+    started.clear()
+    why[0] = "no room"
+    with pytest.raises(NotStarted, match="no room"):
+        start_instance({}, said.append)
+    assert (len(started), len(said)) == (1, 1)
+
+
+ENDING = """
+import os, signal, socket, subprocess, sys, time
+from pathlib import Path
+from actors import instance
+from rayfed_ssl.terminal.signals import stop_signals
+
+instance.LOOK_S, instance.GRACE_S = 0.05, float(sys.argv[1])
+os.symlink("/bin/sleep", "raylet")
+Path("folder/inner").mkdir(parents=True)
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+ray = [subprocess.Popen([name, "20"], **quiet) for name in ("sleep", "./raylet")]
+with stop_signals(print), socket.create_server(("127.0.0.1", 0)) as gcs:
+    if sys.argv[2] == "asked":
+        signal.raise_signal(signal.SIGTERM)
+    with instance.ending_with(ray, f"127.0.0.1:{gcs.getsockname()[1]}", Path("folder")):
+        ray[0].kill()  # no server: Ray goes on
+        ray[0].wait()
+        time.sleep(0.5)
+        print("went on", flush=True)
+        if sys.argv[2] == "unheard":
+            gcs.close()
+        else:
+            ray[1].kill()
+        time.sleep(1.0 if float(sys.argv[1]) > 1.0 else 60.0)
+print("ended by itself")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("given", "status", "line"),
+    [
+        (["0.1", ""], 1, "stopped at once, because Ray's processes have ended (raylet): is memory full?; --resume"),
+        (
+            ["0.1", "unheard"],
+            1,
+            "stopped at once, because Ray's processes have ended (gcs_server): is memory full?; --resume",
+        ),
+        (["0.1", "asked"], 143, "stopped at once, because Ray's processes were ended, too; --resume"),
+    ],
+)
+def test_a_command_ends_in_one_line_with_the_ray_of_its_own(
+    given: list[str], status: int, line: str, tmp_path: Path
+) -> None:
+    done = ending(given, tmp_path)
+    assert (done.returncode, done.stdout) == (status, "went on\n")
+    assert done.stderr == f"{line} continues what was saved\n"
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.long
+def test_a_command_that_ends_by_itself_is_left_to_it(tmp_path: Path) -> None:
+    done = ending(["30.0", ""], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "went on\nended by itself\n", "")
+    assert (tmp_path / "folder").exists()
+
+
+def ending(given: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    """A command whose Ray ends; ``given``: the seconds that it has to end by itself, and whether it was to stop."""
+    root = str(Path(__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", ENDING, *given], cwd=place, env={**os.environ, "PYTHONPATH": root}, timeout=120,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_sigterm_stays_whose_it_was_also_where_connecting_failed() -> None:
