@@ -12,6 +12,7 @@ from leaderboard_rows import (
     MOMENTUM,
     MOMENTUM_LONGER,
     MOMENTUM_MANY,
+    MOMENTUM_MANY_LONGER,
     MOMENTUM_METHODS,
     ONE,
     Record,
@@ -20,7 +21,7 @@ from leaderboard_rows import (
 from leaderboard_rows import read as read_rows
 from leaderboard_tables import NAMES, NOT_RUN, SPLITS, complete, load_board, number, of_table
 
-BOARDS = (MOMENTUM, MOMENTUM_LONGER, MOMENTUM_MANY, MOMENTUM_METHODS)
+BOARDS = (MOMENTUM, MOMENTUM_LONGER, MOMENTUM_MANY, MOMENTUM_MANY_LONGER, MOMENTUM_METHODS)
 KEY = "server.optimizer.momentum"
 WithRows = tuple[Sequence[Record], Mapping[str, Any]]  # a board: its rows, and what it asks for
 HELD_OUT = {"select_knn": "kNN, held out", "select_linear": "linear, held out"}
@@ -38,7 +39,8 @@ def without(board: Mapping[str, Any]) -> dict[str, str]:
 
 class Case(NamedTuple):
     """What stands on a line of ``table``: a method with a server's momentum, on a partition, or in the mean over its
-    board's (None), after so many rounds; ``part`` if it is one of the partitions of such a mean.
+    board's (None), after so many rounds; ``part`` if it is one of the partitions of such a mean; ``data``: its board's
+    data set where that has one alone.
     """
 
     method: str
@@ -46,11 +48,12 @@ class Case(NamedTuple):
     partition: str | None
     rounds: int
     part: bool
+    data: str | None
 
 
 def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
-    """What momentum adds over both data sets, by each protocol and by those of held-out training images, where each
-    data set has two seeds of both or more.
+    """What momentum adds over a board's data sets, by each protocol and by those of held-out training images, where
+    each data set has two seeds of both or more.
 
     Args:
         boards: of each of ``BOARDS``.
@@ -58,6 +61,7 @@ def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
     found: dict[Case, dict[str, OverSets]] = {}
     for rows, board in boards:
         several = len(board["partitions"]) > 1
+        alone = next(iter(board["data"])) if len(board["data"]) == 1 else None
         for row_of, method in without(board).items():
             own = [row for row in rows if row["method"] in (row_of, method)]
             if row_of not in {row["method"] for row in own}:
@@ -71,7 +75,8 @@ def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
                 }
                 known = {measure: one for measure, one in each.items() if one is not None and one.low is not None}
                 if len(known) == len(each):  # else not enough of it is run yet
-                    found[Case(method, momentum, partition, rounds, several and partition is not None)] = known
+                    part = several and partition is not None
+                    found[Case(method, momentum, partition, rounds, part, alone)] = known
     return found
 
 
@@ -96,6 +101,7 @@ def table(boards: Sequence[WithRows]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for case, each in found.items():
         place = "all three" if case.partition is None else SPLITS.get(case.partition, case.partition)
+        place += "" if case.data is None else f", {NAMES.get(case.data, case.data)} alone"
         cells = [in_cell(each[measure], (measure, str(case)) in holm) for measure in (*MEASURES, *HELD_OUT)]
         count = each[next(iter(MEASURES))].count
         lines.append(f"| `{case.method}` | {case.momentum} | {place} | {case.rounds} | {count} | {' | '.join(cells)} |")

@@ -51,8 +51,9 @@ def test_each_method_stands_against_itself_by_partition_and_in_the_mean() -> Non
     more = [row for data in GAINS for row in pair(data, "dirichlet", "momentum_05", "fedsimclr", 25)]
     byol = [row for data in GAINS for row in pair(data, "dirichlet", "fedbyol_momentum_05", "fedbyol", 10)]
     few = [row for data in GAINS for row in pair(data, "many_clients", "momentum_09", "fedsimclr", 20, 0.02)]
+    one = pair("cifar10", "many_clients", "momentum_09", "fedsimclr", 60)
     byol = [row for data in GAINS for row in pair(data, "dirichlet", "fedbyol_momentum_05", "fedbyol", 10)]
-    boards = list(zip((ten, more, few, byol), BOARDS.values(), strict=True))
+    boards = list(zip((ten, more, few, one, byol), BOARDS.values(), strict=True))
     cells = shown(text := momentum.table(boards))
     assert [cell[:5] for cell in cells] == [
         ["`fedsimclr`", "0.5", "all three", "10", "6"],
@@ -61,15 +62,16 @@ def test_each_method_stands_against_itself_by_partition_and_in_the_mean() -> Non
         ["`fedsimclr`", "0.5", "two classes per client", "10", "6"],
         ["`fedsimclr`", "0.5", "Dirichlet 0.1", "25", "6"],
         ["`fedsimclr`", "0.9", tables.SPLITS["many_clients"], "20", "6"],
+        ["`fedsimclr`", "0.9", f"{tables.SPLITS['many_clients']}, CIFAR-10 alone", "60", "3"],
         ["`fedbyol`", "0.5", "Dirichlet 0.1", "10", "6"],
     ]
     by_knn = [float(cell[5].split()[0]) for cell in cells]
-    assert by_knn == [0.015, 0.005, 0.025, 0.015, 0.015, -0.005, 0.015]
-    for line in (cells[0], cells[3], cells[4], cells[6]):
+    assert by_knn == [0.015, 0.005, 0.025, 0.015, 0.015, -0.005, 0.02, 0.015]
+    for line in (cells[0], cells[3], cells[4], cells[7]):
         assert line[5:7] == [welch(1), welch(2)]
         assert line[7:] == ["+0.000 [+0.000, +0.000]"] * 3
-    # three protocols of the mean, 25 rounds, 50 clients and BYOL: the mean's parts are no tests of their own
-    assert "Of 12 intervals" in text
+    # three protocols of the mean, 25 rounds, 50 clients twice and BYOL: the mean's parts are no tests of their own
+    assert "Of 15 intervals" in text
 
 
 def test_rows_that_are_not_run_are_said_to_be_so() -> None:
@@ -78,8 +80,8 @@ def test_rows_that_are_not_run_are_said_to_be_so() -> None:
 
 @pytest.mark.parametrize("path", momentum.BOARDS, ids=lambda path: path.stem)
 def test_a_row_differs_from_the_leaderboards_by_the_servers_momentum_and_the_rounds_alone(path: Any) -> None:
-    base = MANY | {"data": MAIN["data"]} if path == rows.MOMENTUM_MANY else MAIN
-    for cell in rows.cells(BOARDS[path], ["cifar10", "fashion_mnist"], list(BOARDS[path]["partitions"]), [3]):
+    base = MANY | {"data": MAIN["data"]} if path in (rows.MOMENTUM_MANY, rows.MOMENTUM_MANY_LONGER) else MAIN
+    for cell in rows.cells(BOARDS[path], list(BOARDS[path]["data"]), list(BOARDS[path]["partitions"]), [3]):
         without = momentum.without(BOARDS[path]).get(cell.method, cell.method)
         (known,) = rows.cells(base, [cell.data], [cell.partition], [3], [without])
         one, other = (each.built(rows.NOWHERE).model_dump() for each in (cell, known))
@@ -87,8 +89,8 @@ def test_a_row_differs_from_the_leaderboards_by_the_servers_momentum_and_the_rou
         assert other["server"].pop("optimizer") != server or cell.method == without
         value = 0.9 if cell.method == "momentum_09" else 0.5
         assert cell.method == without or server == {"name": "momentum", "lr": 1.0, "momentum": value}
-        if path == rows.MOMENTUM_LONGER:
-            assert (one["train"].pop("rounds"), other["train"].pop("rounds")) == (25, 10)
+        longer = {rows.MOMENTUM_LONGER: (25, 10), rows.MOMENTUM_MANY_LONGER: (60, 20)}.get(path)
+        assert longer is None or (one["train"].pop("rounds"), other["train"].pop("rounds")) == longer
         for each in (one, other):
             del each["evaluation"]["every"], each["checkpoint"]["every"]
         assert one == other
