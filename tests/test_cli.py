@@ -143,11 +143,14 @@ def test_any_command_says_that_a_signal_ended_it(
     number: signal.Signals, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rayfed_ssl.storage.listing.runs_in", lambda folder: signal.raise_signal(number))
-    before = signal.getsignal(number)
-    status, out, err = call("list", ".")
-    assert (status, out) == (128 + number, "")
-    assert err == f"interrupted by {number.name}; give the command again to start it anew\n"
-    assert signal.getsignal(number) is before
+    before = signal.signal(number, signal.SIG_DFL)  # nohup has these tests ignore SIGHUP, and so would the command
+    try:
+        status, out, err = call("list", ".")
+        assert (status, out) == (128 + number, "")
+        assert err == f"interrupted by {number.name}; give the command again to start it anew\n"
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_signal_ends_a_command_with_its_status_whatever_ray_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,6 +224,7 @@ def test_an_instance_that_is_late_is_started_once_more_and_leaves_nothing(monkey
         raise RuntimeError(why[len(started) - 1])
 
     monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)  # other tests of this process use theirs
     said: list[str] = []
     with pytest.raises(NotStarted, match=r"^Ray: no instance starts on this machine \(no room\)"):
         start_instance({}, said.append)
