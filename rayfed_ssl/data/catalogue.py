@@ -150,7 +150,7 @@ def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None)
         if id_column is not None and table.names.count(id_column) != 1:
             has = printable(", ".join(table.names))
             raise UserError(f"--id: found {printable(id_column)!r}; {table.shown} has the columns {has}")
-    folder = found["train"].places.folder
+    folder = path if path.is_dir() else path.parent
 
     def images() -> Iterator[tuple[str, Payload]]:
         for named in found.values():

@@ -33,8 +33,8 @@ NO_CLASS = {
 """Names, of letters alone, under which people put images that nobody labelled."""
 NO_VALUE = {"na", "nan", "none", "null", "nil", "unk", "tbd", "tba"}
 """Words that stand for no label; with a digit, as "Na22", they are others."""
-BETWEEN_LABELS = "|;,/+ "
-"""What people write between several labels of one image."""
+BETWEEN_LABELS = "|;,+"
+"""What people write between several labels of one image; blanks and "/" stand within names, too."""
 NO_WORD = re.compile(r"\?+|-{2,}|\.+")
 
 

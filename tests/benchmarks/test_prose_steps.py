@@ -186,11 +186,16 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      "tries was probably luck for the most part. Under FedBYOL it is level, under FedDecorr not told apart.",
      lambda: [gain_words(*case)[0] for case in ((), LONGER, BYOL, DECORR)] == [LEVEL, LEVEL, LEVEL, OPEN]
      and [gain_on(data, KNN) for data in ("cifar10", "fashion_mnist")] == [(0.4, ABOVE), (-0.3, OPEN)]),
-    (LEADERBOARD, "0.9 gains 3.6 points there, above on each data set, which survives Holm's correction, and 1.3 by "
-     "few-shot; by kNN it is level. 0.5 gains 1.8 points by linear probe and 0.6 by kNN, of which its interval leaves "
+    (LEADERBOARD, "With ten of fifty clients in a round 0.5 gains about as much as with five, and 0.9 twice that by "
+     "linear probe: 3.6 points, above on each data set, which survives Holm's correction, and 1.3 by few-shot, as 0.5 "
+     "does; by kNN it is level. 0.5 gains 1.8 points by linear probe and 0.6 by kNN, of which its interval leaves "
      "almost nothing. After 60 rounds in place of 20, on CIFAR-10 alone, 0.9 gains 4.4 points by linear probe and 1.7 "
-     "by kNN, 0.5 gains 2.4 and 1.2.",
-     lambda: gain_words(*FEW, 0.9) == [LEVEL, ABOVE, ABOVE] and gain_words(*FEW)[:2] == [ABOVE, ABOVE]
+     "by kNN, 0.5 gains 2.4 and 1.2; of three seeds, none of these survives the correction.",
+     lambda: between(1.6, [gain_points(*FEW)[LINEAR], gain_points(rows.REFERENCE, "two_classes")[LINEAR]], 1.9)
+     and gain_points(*FEW, 0.9)[LINEAR] == 2 * gain_points(*FEW)[LINEAR]
+     and gain_points(*FEW, 0.9)[FEWSHOT] == gain_points(*FEW)[FEWSHOT]
+     and {case for _, case in survivors()}.isdisjoint(str(case) for case in gains() if case.rounds == SIXTY[2])
+     and gain_words(*FEW, 0.9) == [LEVEL, ABOVE, ABOVE] and gain_words(*FEW)[:2] == [ABOVE, ABOVE]
      and [gain_points(*FEW, 0.9)[m] for m in (LINEAR, FEWSHOT)] == [3.6, 1.3]
      and [gain_points(*FEW)[m] for m in (KNN, LINEAR)] == [0.6, 1.8]
      and all(overall.verdict(on_few(data, LINEAR)) == ABOVE for data in SETS)
@@ -233,21 +238,24 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      and gain_words()[::2] == [LEVEL, ABOVE] and gain_points()[FEWSHOT] == 0.5),
     (README, "Five rounds of a hundred steps with 2 bits up, 8 down and a momentum of 0.5 take a 31st of the bytes of "
      "25 plain rounds of twenty. By kNN they are level, by linear probe 0.8 points above, and by few-shot 0.4, over "
-     "both data sets.",
+     "both data sets (Dirichlet 0.1, three seeds; neither gain survives a correction for several tests).",
      lambda: together_words(ALL) == [LEVEL, ABOVE, ABOVE] and together_points(ALL)[1:] == [0.8, 0.4]),
-    (README, "with ten of fifty it gains 3.6 points by linear probe, 1.3 by few-shot, and nothing by kNN. With five "
-     "clients, all of whom take part, 0.5 gains 1.6 points by linear probe, half a point by few-shot, and nothing by "
-     "kNN.",
+    (README, "With ten of fifty, two classes each, it gains 3.6 points by linear probe over both data sets after 20 "
+     "rounds, twice what 0.5 does; 1.3 by few-shot, as 0.5 does; and nothing by kNN. After 60 rounds, on CIFAR-10, it "
+     "gains 4.4 and, by kNN, 1.7. With five clients, all of whom take part, 0.5 gains 1.6 points by linear probe, half "
+     "a point by few-shot, and nothing by kNN.",
      lambda: gain_words(*FEW, 0.9) == gain_words() == [LEVEL, ABOVE, ABOVE]
      and [gain_points(*FEW, 0.9)[m] for m in (LINEAR, FEWSHOT)] == [3.6, 1.3]
+     and [gain_points(*FEW)[m] for m in (LINEAR, FEWSHOT)] == [1.8, 1.3]
+     and [gain_points(*SIXTY, 0.9)[m] for m in (LINEAR, KNN)] == [4.4, 1.7]
      and [gain_points()[m] for m in (LINEAR, FEWSHOT)] == [1.6, 0.5]),
-    (RESULTS, "Over both data sets the momentum gains 3.6 points by linear probe and 1.3 by few-shot; by kNN it is "
-     "level.",
+    (RESULTS, "With 50 clients of two classes each, ten a round, the momentum over both data sets gains 3.6 points by "
+     "linear probe and 1.3 by few-shot; by kNN it is level.",
      lambda: gain_words(*FEW, 0.9) == [LEVEL, ABOVE, ABOVE]
      and [gain_points(*FEW, 0.9)[m] for m in (LINEAR, FEWSHOT)] == [3.6, 1.3]),
-    (RESULTS, "With ten of fifty clients in a round momentum gains more: 0.9, 3.6 points by linear probe, and after "
-     "three times the rounds, on CIFAR-10, 4.4, and 1.7 by kNN.",
-     lambda: gain_points(*FEW, 0.9)[LINEAR] == 3.6 > gain_points()[LINEAR]
+    (RESULTS, "With ten of fifty clients in a round 0.9 gains twice what 0.5 does, 3.6 points by linear probe, and "
+     "after three times the rounds, on CIFAR-10, 4.4, and 1.7 by kNN.",
+     lambda: gain_points(*FEW, 0.9)[LINEAR] == 3.6 == 2 * gain_points(*FEW)[LINEAR]
      and [gain_points(*SIXTY, 0.9)[m] for m in (LINEAR, KNN)] == [4.4, 1.7]),
     (RESULTS, "Five rounds, few bits and a server's momentum taken together need a 31st of the bytes of 25 plain "
      "rounds, and no protocol is below over both data sets.",

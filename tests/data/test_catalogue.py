@@ -145,6 +145,14 @@ def test_ids_are_a_column_or_the_images_path_or_file_and_row(tmp_path: Path) -> 
         parquet(file, "image")
 
 
+def test_ids_of_tables_in_the_folders_of_splits_begin_at_the_folder(tmp_path: Path) -> None:
+    put(tmp_path, {f"{split}/{k}.png": image for split in ("train", "test") for k, image in enumerate(pictures(2))})
+    for split in ("train", "test"):
+        (tmp_path / split / "metadata.csv").write_text("file_name,label\n0.png,a\n1.png,b\n")
+    found = catalogued(SourceConfig(name="table", path=tmp_path))
+    assert [name for name, _ in rows(found)] == ["train/0.png", "train/1.png", "test/0.png", "test/1.png"]
+
+
 def test_labels_may_be_text_or_have_names_or_be_missing(tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     write_parquet(file, pictures(3), ["dog", None, "cat"])

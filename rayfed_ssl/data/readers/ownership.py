@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.readers.column_values import Values
 
@@ -44,8 +45,23 @@ def untrained_notes(clients: Sequence[str | int | None]) -> tuple[Note, ...]:
     found = plural(count, f"of {len(clients)} test images is", f"of {len(clients)} test images are") + " of "
     found += "a client" if len(names) == 1 else f"{len(names)} clients"
     shown = printable(", ".join(names), 120)
-    told = "the test images of all have them, those of no client do"
+    told = "accuracies over all test images count them, those of single clients do not"
     return (Note(f"{found} without training images ({shown}): {told}", f"{found} without training images"),)
+
+
+def refuse_alike(trained: Iterable[str | int | None], strangers: Iterable[str | int | None], where: str) -> None:
+    """Raise UserError, after ``where``, for a client that only tests and is called as one that trains, but for
+    capitals, blanks and ``_``, or for being text where the other is a number.
+    """
+    known = {_alike(client): client for client in trained if client is not None}
+    for client in sorted({client for client in strangers if client is not None}, key=str):
+        if (other := known.get(_alike(client))) is not None and other != client:
+            found = f"test images are of the client {client!r}, training images of {other!r}"
+            raise UserError(f"{where}: {found}; allowed: one name for a client")
+
+
+def _alike(client: str | int) -> str:
+    return " ".join(str(client).casefold().replace("_", " ").split())
 
 
 def numbered_groups(values: Mapping[str, Sequence[str | int | None] | None]) -> dict[str, NDArray[np.int64] | None]:

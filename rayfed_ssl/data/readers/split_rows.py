@@ -20,7 +20,13 @@ from rayfed_ssl.data.holdout import TEST_SHARE, held_out_notes, stratified_halve
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload
 from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, gaps
 from rayfed_ssl.data.readers.limits import FIRST_ROWS, first_rows, of_all, unseen_classes
-from rayfed_ssl.data.readers.ownership import numbered_clients, numbered_groups, shared_notes, untrained_notes
+from rayfed_ssl.data.readers.ownership import (
+    numbered_clients,
+    numbered_groups,
+    refuse_alike,
+    shared_notes,
+    untrained_notes,
+)
 from rayfed_ssl.data.source_notes import Line
 
 NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
@@ -116,6 +122,7 @@ class RowSplits:
                 {"label": False},
             )
         _check_test(splits["train"], splits["test"], self.beside.texts, tests, self.key)
+        refuse_alike(splits["train"].clients or (), self._strangers(), f"{self.key}.columns.client")
 
     def listing(self, split: str) -> Listing:
         """The rows of a split: less those that are held out where there is no test split, or these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections import Counter
 from pathlib import Path
@@ -216,13 +217,20 @@ def test_a_hospital_that_only_tests_has_common_test_images(tmp_path):
     data = fetch(tmp_path, "imagefolder", layout="clients")
     counted = Counter(zip(data.test.clients.tolist(), data.test.labels.tolist(), strict=True))
     assert counted == {(-1, 0): 4, (-1, 1): 1, (0, 1): 2}  # test/sick/well: the class sick
-    said = "4 of 7 test images are of 2 clients without training images (east, west): the test images of all have them,"
+    said = "4 of 7 test images are of 2 clients without training images (east, west): accuracies over all test images "
     assert [note for note in texts(data.notes) if note.startswith(said)]
     assert all("west" not in (note.public or "") for note in data.notes)
     limited = texts(fetch(tmp_path, "imagefolder", layout="clients", test_limit=1).notes)
     assert any("1 of 1 test images is of a client without training images (east)" in note for note in limited)
     flat = fetch(tmp_path, "imagefolder", layout="clients_flat")
-    assert not any("without training images" in note for note in texts(flat.notes))
+    said = "5 of 7 test images are of 3 clients without training images (east, sick, west): "
+    assert any(note.startswith(said) for note in texts(flat.notes))
+    put(tmp_path, {"test/SOUTH/sick/9.png": pictures(1)[0]})
+    for layout in ("clients", "clients_flat"):
+        refused(
+            r"data\.path: test images are of the client 'SOUTH', training images of 'south'; allowed: one name",
+            tmp_path, "imagefolder", layout=layout,
+        )  # fmt: skip
 
 
 def test_a_hospital_that_only_tests_may_have_a_folder_beside_those_that_train(tmp_path):
@@ -233,6 +241,14 @@ def test_a_hospital_that_only_tests_may_have_a_folder_beside_those_that_train(tm
     assert Counter(zip(data.test.clients.tolist(), data.test.labels.tolist(), strict=True)) == {(-1, 0): 3, (0, 1): 2}
     said = "3 of 5 test images are of a client without training images (west): "
     assert any(note.startswith(said) for note in texts(data.notes))
+    put(tmp_path, tree_of({"docs/test/.": 1}))
+    said = "4 of 6 test images are of 2 clients without training images (docs, west): "
+    assert any(note.startswith(said) for note in texts(fetch(tmp_path, "imagefolder", layout="clients").notes))
+    put(tmp_path, tree_of({"east/trian/sick": 2, "east/test/sick": 1}))
+    refused(
+        r"has trian/ in east/, which has no train/: is it to be train/\?", tmp_path, "imagefolder", layout="clients"
+    )
+    shutil.rmtree(tmp_path / "east")
     put(tmp_path, tree_of({"west/test/dead": 1}))
     refused(r"holds the class or client dead, which no training image has", tmp_path, "imagefolder", layout="clients")
 
@@ -287,7 +303,7 @@ def test_clients_may_hold_train_and_test_themselves(tmp_path):
         r"has no folder train/, but a b/train/; if its folders are clients: data\.layout=cl", tmp_path, "imagefolder"
     )
     put(tmp_path, {"d/well/1.png": p[0]})
-    refused(r"has d/ without train/ in it", tmp_path, "imagefolder", layout="clients")
+    refused(r"has d/ without train/ or test/ in it", tmp_path, "imagefolder", layout="clients")
 
 
 def test_too_few_images_to_hold_some_out_are_refused(tmp_path):

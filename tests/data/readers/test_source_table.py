@@ -297,6 +297,21 @@ def test_paths_from_above_the_table_lose_as_few_folders_as_lets_them_lead(tmp_pa
     assert sorted(by_pixels(whole(tmp_path, path=path))) == [0, 1]
 
 
+def test_a_column_whose_paths_lead_as_they_are_comes_before_one_whose_paths_have_to_be_cut(tmp_path: Path) -> None:
+    images(tmp_path, [f"images/{k}.png" for k in range(10)])
+    rows = [(f"batch2/{9 - k}.png", f"images/{k}.png", k % 2) for k in range(10)]
+    path = table(tmp_path / "t.csv", rows, "file", "path", "label")
+    found = by_pixels(whole(tmp_path, path=path))
+    assert {k: label for k, (label, _) in found.items()} == {k: k % 2 for k in range(10)}
+
+
+def test_folders_that_only_some_paths_have_are_never_cut_off(tmp_path: Path) -> None:
+    """A file of the same name, of which no row speaks, is no image of theirs."""
+    images(tmp_path, ["view1.png", "view2.png"])
+    path = table(tmp_path / "t.csv", [(f"ds/patient{k}/view{k}.png",) for k in range(1, 4)], "path")
+    refused(r"no cell of column path of .* names an image", tmp_path, "table", path=path)
+
+
 def test_a_path_that_leads_nowhere_is_a_missing_image_where_others_lead(tmp_path: Path) -> None:
     images(tmp_path, ["a/x.png", "b/y.png"])
     path = table(tmp_path / "t.csv", [("a/x.png",), ("c/y.png",)], "path")
@@ -354,6 +369,14 @@ def test_a_column_means_the_same_in_both(two: Path) -> None:
         note.startswith("4 of 8 test images are of a client without training images (x7): ")
         for note in texts(data.notes)
     )
+    table(two / "test.csv", [(k, k % 2, ("1", "X 7")[k % 2]) for k in range(12, 20)], "id", "label", "who")
+    rows = [(k, k % 2, ("1", "x_7")[k % 2]) for k in range(12)]
+    table(two / "train.csv", rows, "id", "label", "who")
+    refused(
+        r"data\.columns\.client: test images are of the client 'X 7', training images of 'x_7'; allowed: one name",
+        two, "table", columns={"client": "who"},
+    )  # fmt: skip
+    table(two / "train.csv", [(k, k % 2, k % 3) for k in range(12)], "id", "label", "who")
     table(two / "test.csv", [(k, k % 2, ("1", "")[k % 2]) for k in range(12, 20)], "id", "label", "who")
     assert whole(two, columns={"client": "who"}).train.client_names == ("0", "1", "2")
 

@@ -75,7 +75,7 @@ from rayfed_ssl.data.readers.folders.splits import (
     train_split,
 )
 from rayfed_ssl.data.readers.limits import of_all, unseen_classes
-from rayfed_ssl.data.readers.ownership import numbered_groups, shared_notes, untrained_notes
+from rayfed_ssl.data.readers.ownership import numbered_groups, refuse_alike, shared_notes, untrained_notes
 from rayfed_ssl.data.readers.split_names import maybe_splits, split_folders
 from rayfed_ssl.data.readers.walking import TABLES, entries, images_below, images_beside, unread_below
 from rayfed_ssl.data.source_notes import HeldOut, Line
@@ -111,6 +111,7 @@ def folder_source(
     def check() -> None:
         if test is not None:
             _check_trained(test, train, layout, class_names, client_names, hint, key)
+            refuse_alike(client_names, _strangers(test, client_names, None), f"{key}.path")
         elif class_names:
             whole = "" if group is None else f"; {key}.group holds whole groups out, or none"
             raise layout_error(path, layout, _untested(path, train, class_names, layout, key) + whole, key)
@@ -303,7 +304,7 @@ def _strangers(test: Split, client_names: tuple[str, ...], limit: int | None) ->
         return []
     rows = _taken(len(test.files), limit)
     outer = {row: folder_at(test.files[row], test.folder, 0) for row in rows if test.clients[row] is None}
-    return [None if test.classes[row] in (None, outer.get(row)) else outer.get(row) for row in rows]
+    return [None if test.classes[row] == outer.get(row) else outer.get(row) for row in rows]
 
 
 def _taken(count: int, limit: int | None) -> NDArray[np.int64]:

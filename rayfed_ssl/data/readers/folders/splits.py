@@ -103,7 +103,12 @@ def clients_with_splits(path: Path, folders: list[Path], key: str) -> dict[str, 
     found = {folder.name: splits for folder in folders if (splits := split_folders(folder, key))}
     odd = (folder.name for folder in folders if folder.name not in found and images_below(folder, key))
     if name := next(odd, ""):
-        raise layout_error(path, "clients", f"has {printable(name)}/ without train/ in it", key)
+        raise layout_error(path, "clients", f"has {printable(name)}/ without train/ or test/ in it", key)
+    for client in (name for name, splits in found.items() if "train" not in splits):
+        if beside := [name for name, _ in images_beside(path / client, found[client].values(), key)]:
+            called = printable(beside[0]) + "/" if beside[0] else "images"
+            problem = f"has {called} in {printable(client)}/, which has no train/: is it to be train/?"
+            raise layout_error(path, "clients", problem, key)
     return found
 
 

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 from rayfed_ssl.base.schema import UserError
@@ -58,20 +59,19 @@ class Places:
                     ends["/".join(parts[start:])].append(file)
         return whole, bare
 
-    def find_all(self, cells: Sequence[str], table: str, lines: Sequence[str]) -> list[Path | None]:
-        """The files that the cells of a column name. Where no cell does, all are read without their first folder, or
-        their first two and so on, whichever lets any of them lead to a file.
+    def find_all(self, cells: Sequence[str], table: str, lines: Sequence[str], above: int = 0) -> list[Path | None]:
+        """The files that the cells of a column name; the arguments are those of ``find``, a line for each cell."""
+        return [self.find(cell, table, line, above) for cell, line in zip(cells, lines, strict=True)]
 
-        Args:
-            lines: what messages call the rows. The rest as of ``find``.
+    def find_below(self, cells: Sequence[str], table: str, lines: Sequence[str]) -> list[Path | None]:
+        """Like ``find_all``, where no cell names a file: without the first of the folders that all cells begin with, or
+        the first two and so on, whichever lets any of them lead to a file.
         """
-        files = [self.find(cell, table, line) for cell, line in zip(cells, lines, strict=True)]
-        deepest = max((cell.replace("\\", "/").count("/") for cell in cells), default=0)
-        for above in range(1, deepest + 1):
-            if any(files):
-                break
-            files = [self.find(cell, table, line, above) for cell, line in zip(cells, lines, strict=True)]
-        return files
+        paths = [os.path.normpath(plain(cell.strip().replace("\\", "/"))) for cell in cells if cell.strip()]
+        levels = zip(*(path.split("/")[:-1] for path in paths if not ELSEWHERE.match(path)), strict=False)
+        shared = sum(1 for _ in takewhile(lambda folders: len({*folders}) == 1, levels))
+        tried = (self.find_all(cells, table, lines, above) for above in range(1, shared + 1))
+        return next((files for files in tried if any(files)), [None] * len(cells))
 
     def find(self, cell: str, table: str, called: str, above: int = 0) -> Path | None:
         """The file that a cell names; None where there is none.
@@ -87,7 +87,7 @@ class Places:
         given = self.folder / text
         if not text:
             return None
-        if os.path.isfile(given):  # where the table's path is relative, all of them are
+        if not above and os.path.isfile(given):  # where the table's path is relative, all of them are
             return given if given.is_absolute() == self.folder.is_absolute() else Path(os.path.relpath(given))
         said = plain(text.replace("\\", "/"))
         if not ELSEWHERE.match(text):

@@ -209,11 +209,12 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
     """
     usual = [name for wanted in IMAGE_COLUMNS for name in table.names if bare(name) == wanted]
     wanted = _column(table, columns.image, usual, "image", key)
-    for name in [wanted] if columns.image is not None else usual:
-        lines = [table.line(row) for row in range(len(table.rows))]
-        files = places.find_all(table.cells(name), table.stem, lines)
-        if any(files) or not files:
-            return Named(table, name, files, places)
+    lines = [table.line(row) for row in range(len(table.rows))]
+    for find in (places.find_all, places.find_below):  # a column that needs no cut comes before one that does
+        for name in [wanted] if columns.image is not None else usual:
+            files = find(table.cells(name), table.stem, lines)
+            if any(files) or not files:
+                return Named(table, name, files, places)
     other = _names_images(table, places, {*usual, label_column(table, columns, key)})
     if not wanted:
         problem = f"{key}.path: {table.shown} has no column of images; it has {_listed(table)}: "
