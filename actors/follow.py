@@ -154,7 +154,7 @@ def refuse_successor(session: Session, stopping: Callable[[], bool]) -> None:
     """
     if session.local and stopping():
         raise StoppedAtOnce(
-            "stopped at once, because Ray's processes were ended, too; --resume continues what was saved"
+            "stopped at once, because the process that trained ended, too; --resume continues what was saved"
         )
 
 

@@ -17,6 +17,7 @@ import ray
 from ray._private import services
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.terminal.output import flush, tell
 from rayfed_ssl.terminal.signals import status_asked_for
 
 LATE = "timed out during startup"  # in what Ray says after the 30 s that it waits, whatever the machine
@@ -52,11 +53,13 @@ def _started(options: dict[str, Any]) -> list[subprocess.Popen[bytes]]:
     with own_sessions() as started:
         try:
             ray.init(address="local", **options)
-        except Exception as error:  # Ray raises plain Exceptions, too
+        except BaseException as error:  # Ray raises plain Exceptions, too
             ray.shutdown()
             for process in started:  # Ray forgets them
                 process.kill()
                 process.wait()
+            if not isinstance(error, Exception):  # a second Ctrl-C
+                raise
             why = " ".join(str(error).split()).rstrip(".")
             raise NotStarted(
                 f"Ray: no instance starts on this machine ({why}); if it was busy, try again; run and compare need "
@@ -89,10 +92,10 @@ def own_sessions() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @contextlib.contextmanager
-def ending_with(processes: Sequence[subprocess.Popen[bytes]], gcs: str, folder: Path) -> Iterator[None]:
+def ending_with(processes: Sequence[subprocess.Popen[bytes]], gcs: int, folder: Path) -> Iterator[None]:
     """End this process where Ray's servers end while it needs them, with one line and without ``folder``.
 
-    ``gcs`` is the address of one of them: after SIGTERM its process may live for another minute and take no connection.
+    ``gcs`` is the port of one of them: after SIGTERM its process may live for another minute and take no connection.
 
     Calls into Ray then wait, some of them where no exception reaches them, and after a minute Ray ends the process
     itself, with an error of its own. Servers end where memory has run out, or where every process of a job is sent a
@@ -112,7 +115,11 @@ def ending_with(processes: Sequence[subprocess.Popen[bytes]], gcs: str, folder: 
                 asked = status_asked_for()
                 why = "were ended, too" if asked is not None else f"have ended ({', '.join(ended)}): is memory full?"
                 line = f"stopped at once, because Ray's processes {why}; --resume continues what was saved"
-                print(line, file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError, ValueError):
+                    flush()  # what the caller has printed; nothing else is done at the end of the process
+                tell(line)
+                for process in processes:
+                    process.kill()  # they write into it
                 shutil.rmtree(folder, ignore_errors=True)
                 os._exit(FAILED if asked is None else asked)
 
@@ -123,11 +130,10 @@ def ending_with(processes: Sequence[subprocess.Popen[bytes]], gcs: str, folder: 
         over.set()
 
 
-def refused(address: str) -> bool:
-    """Whether nobody listens at HOST:PORT; one who is too busy to answer does."""
-    host, _, port = address.rpartition(":")
+def refused(port: int) -> bool:
+    """Whether nobody on this machine listens at a port; one who is too busy to answer does."""
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+        socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
     except ConnectionRefusedError:
         return True
     except OSError:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import utils
 
 from actors.instance import NotStarted, ending_with, start_instance
 from actors.shares import environment
@@ -102,7 +103,8 @@ def connect(
         with keeping_sigterm(), variables({} if threads is None else environment(threads, 1.0)):
             started = start_instance({**options, **given, **quiet}, say)
         try:
-            with ending_with(started, ray.get_runtime_context().gcs_address, folder.parent):
+            port = int(ray.get_runtime_context().gcs_address.rpartition(":")[2])
+            with ending_with(started, port, folder.parent):
                 yield Session(local=True, node=ray.get_runtime_context().get_node_id(), threads=threads)
         finally:
             ray.shutdown()
@@ -187,11 +189,15 @@ def variables(given: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping_sigterm() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it connects, and then ends at once; restore the handler that was there."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Ray takes SIGTERM for itself before it connects, to end at once with a status of its own, and its C++ once more
+    later; let it not, and restore the handler that was there.
+    """
+    before, taken = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
+        utils.set_sigterm_handler = taken
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
 

@@ -36,7 +36,7 @@ from rayfed_ssl.commands.new import new
 from rayfed_ssl.commands.report import report
 from rayfed_ssl.commands.run import run
 from rayfed_ssl.commands.tune import tune
-from rayfed_ssl.terminal.output import flush
+from rayfed_ssl.terminal.output import flush, tell
 from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import STOPPED, interrupted, unwinding
 
@@ -146,5 +146,5 @@ def _as_key(option: str, parameters: Sequence[Any]) -> str:
 
 def _say_and_status(text: str, status: int) -> int:
     for line in text.split("\n") if text else ():  # what came from files and names is never a command to the terminal
-        print(printable(line, LONGEST_LINE), file=sys.stderr)
+        tell(printable(line, LONGEST_LINE))
     return status

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +27,7 @@ from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.progress import Reporter, accuracy_table, accuracy_text, conclude
-from rayfed_ssl.terminal.signals import stop_signals, unwinding
+from rayfed_ssl.terminal.signals import left_running, stop_signals, unwinding
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
 from tests.command_line import CONFIG, Call
 
@@ -153,20 +153,43 @@ def test_any_command_says_that_a_signal_ended_it(
         signal.signal(number, before)
 
 
-def test_a_signal_ends_a_command_with_its_status_whatever_ray_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    def waiting() -> None:
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except SystemExit:
-            raise SystemExit(1) from None
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_any_signal_is_a_ctrl_c_with_a_status_of_its_own(
+    number: signal.Signals, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as exit, unwinding():
+            signal.raise_signal(number)
+        assert exit.value.code == status
+        assert capsys.readouterr().err == f"interrupted by {number.name}; give the command again to start it anew\n"
+        with pytest.raises(SystemExit) as exit, unwinding(), left_running():
+            signal.raise_signal(number)
+        assert exit.value.code == status
+        with pytest.raises(SystemExit) as exit, unwinding():
+            raise SystemExit(1)  # nobody's signal
+        assert exit.value.code == 1
+        assert capsys.readouterr().err == ""
+    finally:
+        signal.signal(number, before)
 
-    with pytest.raises(SystemExit) as exit, unwinding():
-        waiting()
-    assert exit.value.code == 143
-    with pytest.raises(SystemExit) as exit, unwinding():
-        raise SystemExit(1)  # nobody's signal
-    assert exit.value.code == 1
-    assert capsys.readouterr().err.count("\n") == 1
+
+def test_a_terminal_is_lost_once_however_often_that_is_said() -> None:
+    """Its shell says so to its jobs, and the kernel once more to those in the foreground."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    def lost(stopping: Callable[[], bool]) -> None:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert stopping()
+        signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with pytest.raises(SystemExit) as exit, stop_signals(lambda line: None) as stopping:
+            lost(stopping)
+        assert exit.value.code == 129
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_that_is_being_ignored_ends_no_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -610,7 +633,10 @@ def test_a_signal_to_every_process_ends_at_once_and_keeps_the_checkpoints(tmp_pa
         assert run.wait(55) == 143  # before Ray gives up waiting for itself, and ends its own way
         assert not orphans(ours.values(), 180)
     text = (tmp_path / "log").read_text()
-    assert text.splitlines()[-1].startswith("stopped at once, because Ray's processes were ended, too; --resume")
+    why = ("Ray's processes were ended", "the process that trained ended")  # which is seen first
+    assert text.splitlines()[-1] in [
+        f"stopped at once, because {one}, too; --resume continues what was saved" for one in why
+    ]
     assert "Traceback" not in text
     assert not (tmp_path / "run/summary.json").exists()
     assert list((tmp_path / "run/checkpoints").glob("round-*/complete.json"))

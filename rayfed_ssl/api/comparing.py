@@ -85,6 +85,9 @@ def compare(
 
     Ctrl-C ends the runs in hand after their rounds; ``resume=True`` runs what is left.
 
+    Where the servers of a Ray of its own end, as when memory is full, this process ends, too, with one line and status
+    1: Ray leaves no other way.
+
     Args:
         what: methods, with ``base``; or one file of variants; or runs and run folders, which are only read.
         base: the YAML file that the methods share.

@@ -30,6 +30,9 @@ def run(
     Ctrl-C, or a notebook's stop button, ends it after the round in hand with a checkpoint: the run that is returned has
     ``status`` "stopped", and ``resume()`` continues it. A second Ctrl-C raises KeyboardInterrupt at once.
 
+    Where the servers of a Ray of its own end, as when memory is full, this process ends, too, with one line and status
+    1: Ray leaves no other way.
+
     Args:
         config: a YAML file, a mapping with the keys of one, or another run's ``config``.
         out: the run folder, or its URI; by default ``runs/<name>``, where a file's stem is the name that is not given.

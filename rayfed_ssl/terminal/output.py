@@ -79,6 +79,13 @@ def flush() -> None:
         raise
 
 
+def tell(line: str) -> None:
+    """Print to stderr. Where nobody reads it any more, as after its terminal was lost, it is silent from then on."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        divert(sys.stderr)
+
+
 def _say(why: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"standard output: {why}; going on without it", file=sys.stderr)
+    tell(f"standard output: {why}; going on without it")

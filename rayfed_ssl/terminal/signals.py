@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -11,9 +10,11 @@ from types import FrameType
 from typing import NoReturn
 
 from rayfed_ssl.base.user_error import StoppedAtOnce
+from rayfed_ssl.terminal.output import tell
 
 STOPPED = 130  # the exit status of what was stopped without a signal of its own: that of Ctrl-C
-ENDING = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # beside Ctrl-C
+HANGUP = getattr(signal, "SIGHUP", None)  # a shell passes it on, and the kernel sends it once more as the shell ends
+ENDING = {signal.SIGTERM, HANGUP or signal.SIGTERM}  # beside Ctrl-C
 _requests: list[StopRequest] = []  # those that listen, the outermost first
 
 
@@ -52,17 +53,16 @@ def unwinding() -> Iterator[None]:
     each says so in one line. Python hears signals in its main thread only: in another one, nothing changes.
 
     Raises:
-        SystemExit: with the signal's exit status.
-        KeyboardInterrupt: at Ctrl-C; a block that makes something else of it and ends gets the line, too.
+        SystemExit: with the signal's exit status, whatever the block makes of the KeyboardInterrupt that each raises;
+            without the line where the block makes a SystemExit of it (:func:`left_running`).
     """
     heard: int | None = None
 
-    def end(number: int, frame: FrameType | None) -> NoReturn:
+    def end(number: int, frame: FrameType | None) -> None:
         nonlocal heard
-        heard = number
-        if number == signal.SIGINT:
+        if heard is None or number != HANGUP:
+            heard = heard or number
             raise KeyboardInterrupt
-        raise SystemExit(exit_status(number))
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -70,18 +70,19 @@ def unwinding() -> Iterator[None]:
     try:
         with _handled({signal.SIGINT, *ENDING}, end):
             yield
-    except SystemExit:
-        if heard is None or heard == signal.SIGINT:
+    except (KeyboardInterrupt, SystemExit) as error:
+        if heard is None:
             raise
-        print(interrupted(heard), file=sys.stderr)
-        raise SystemExit(exit_status(heard)) from None  # Ray makes its own of one raised while it waits
+        if isinstance(error, SystemExit):
+            raise SystemExit(exit_status(heard)) from None
     if heard is not None:  # Typer makes an exit status of a KeyboardInterrupt
-        print(interrupted(heard), file=sys.stderr)
+        tell(interrupted(heard))
+        raise SystemExit(exit_status(heard))
 
 
 @contextmanager
 def left_running() -> Iterator[None]:
-    """For a command that has said what goes on without it: Ctrl-C gives its exit status, and no other line."""
+    """For a command that has said what goes on without it: a signal gives its exit status, and no other line."""
     try:
         yield
     except KeyboardInterrupt:
@@ -109,11 +110,11 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
         try:
             yield stopping
         except StoppedAtOnce as error:
-            print(error, file=sys.stderr)
+            tell(str(error))
             raise SystemExit(stopping.status) from None
         except (KeyboardInterrupt, SystemExit) as error:  # Ray makes its own of an exception raised while it waits
             if ended or isinstance(error, KeyboardInterrupt):
-                print("stopped at once; --resume continues what was saved", file=sys.stderr)
+                tell("stopped at once; --resume continues what was saved")
                 raise SystemExit(stopping.status) from None
             raise
 
@@ -150,9 +151,10 @@ def _first_asks(
     stopping = StopRequest(say)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stopping.number is not None:
+        if stopping.number is None:
+            stopping.number = number  # and nothing else: it may have come in the middle of a line
+        elif number != HANGUP:  # of which nobody asks a second time
             end()
-        stopping.number = number  # and nothing else: it may have come in the middle of a line
 
     _requests.append(stopping)
     try:

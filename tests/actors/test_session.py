@@ -221,7 +221,8 @@ def test_an_instance_that_is_late_is_started_once_more_and_leaves_nothing(monkey
     def init(**options: object) -> None:
         started.append(services.ConsolePopen(["sleep", "600"]))
         assert all(process.poll() is not None for process in started[:-1])
-        raise RuntimeError(why[len(started) - 1])
+        reason = why[len(started) - 1]
+        raise KeyboardInterrupt if reason == "Ctrl-C" else RuntimeError(reason)
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", lambda: None)  # other tests of this process use theirs
@@ -235,6 +236,11 @@ def test_an_instance_that_is_late_is_started_once_more_and_leaves_nothing(monkey
     with pytest.raises(NotStarted, match="no room"):
         start_instance({}, said.append)
     assert (len(started), len(said)) == (1, 1)
+    started.clear()
+    why[0] = "Ctrl-C"
+    with pytest.raises(KeyboardInterrupt):
+        start_instance({}, said.append)
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
 ENDING = """
@@ -251,11 +257,15 @@ ray = [subprocess.Popen([name, "20"], **quiet) for name in ("sleep", "./raylet")
 with stop_signals(print), socket.create_server(("127.0.0.1", 0)) as gcs:
     if sys.argv[2] == "asked":
         signal.raise_signal(signal.SIGTERM)
-    with instance.ending_with(ray, f"127.0.0.1:{gcs.getsockname()[1]}", Path("folder")):
+    if sys.argv[2] == "unread":
+        reader, writer = os.pipe()
+        os.dup2(writer, 2)
+        os.close(reader)
+    with instance.ending_with(ray, gcs.getsockname()[1], Path("folder")):
         ray[0].kill()  # no server: Ray goes on
         ray[0].wait()
         time.sleep(0.5)
-        print("went on", flush=True)
+        print("went on")
         if sys.argv[2] == "unheard":
             gcs.close()
         else:
@@ -284,6 +294,13 @@ def test_a_command_ends_in_one_line_with_the_ray_of_its_own(
     done = ending(given, tmp_path)
     assert (done.returncode, done.stdout) == (status, "went on\n")
     assert done.stderr == f"{line} continues what was saved\n"
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.long
+def test_a_command_ends_with_its_ray_where_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    done = ending(["0.1", "unread"], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "went on\n", "")
     assert not (tmp_path / "folder").exists()
 
 
