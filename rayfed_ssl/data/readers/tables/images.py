@@ -3,9 +3,9 @@
 A cell is a path from the table's folder, or the end of one: the name of a file, or folders and a name, with the file's
 suffix or without. Names are compared in Unicode's normal form C, and suffixes in small letters. Of a path from
 elsewhere (``/kaggle/input/x.png``, ``C:\\scans\\x.png``) as much of the end counts as fits. Where no path of a column
-leads to an image, all of them are read without their first folders, as few as let any lead to one. Where ``train.csv``
-and ``test.csv`` are read, the images of ``train/`` or ``train_images/`` are those of ``train.csv`` alone, and come
-first there, unless a path leads elsewhere.
+leads to an image, the folders that all of them begin with are left off, as few as let any lead to one. Where
+``train.csv`` and ``test.csv`` are read, the images of ``train/`` or ``train_images/`` are those of ``train.csv`` alone,
+and come first there, unless a path leads elsewhere.
 """
 
 from __future__ import annotations
