@@ -143,40 +143,32 @@ def test_any_command_says_that_a_signal_ended_it(
     number: signal.Signals, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rayfed_ssl.storage.listing.runs_in", lambda folder: signal.raise_signal(number))
-    before = signal.signal(number, signal.SIG_DFL)  # nohup has these tests ignore SIGHUP, and so would the command
-    try:
-        status, out, err = call("list", ".")
-        assert (status, out) == (128 + number, "")
-        assert err == f"interrupted by {number.name}; give the command again to start it anew\n"
-        assert signal.getsignal(number) is signal.SIG_DFL
-    finally:
-        signal.signal(number, before)
+    before = signal.getsignal(number)
+    status, out, err = call("list", ".")
+    assert (status, out) == (128 + number, "")
+    assert err == f"interrupted by {number.name}; give the command again to start it anew\n"
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_any_signal_is_a_ctrl_c_with_a_status_of_its_own(
     number: signal.Signals, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        with pytest.raises(SystemExit) as exit, unwinding():
-            signal.raise_signal(number)
-        assert exit.value.code == status
-        assert capsys.readouterr().err == f"interrupted by {number.name}; give the command again to start it anew\n"
-        with pytest.raises(SystemExit) as exit, unwinding(), left_running():
-            signal.raise_signal(number)
-        assert exit.value.code == status
-        with pytest.raises(SystemExit) as exit, unwinding():
-            raise SystemExit(1)  # nobody's signal
-        assert exit.value.code == 1
-        assert capsys.readouterr().err == ""
-    finally:
-        signal.signal(number, before)
+    with pytest.raises(SystemExit) as exit, unwinding():
+        signal.raise_signal(number)
+    assert exit.value.code == status
+    assert capsys.readouterr().err == f"interrupted by {number.name}; give the command again to start it anew\n"
+    with pytest.raises(SystemExit) as exit, unwinding(), left_running():
+        signal.raise_signal(number)
+    assert exit.value.code == status
+    with pytest.raises(SystemExit) as exit, unwinding():
+        raise SystemExit(1)  # nobody's signal
+    assert exit.value.code == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_a_terminal_is_lost_once_however_often_that_is_said() -> None:
     """Its shell says so to its jobs, and the kernel once more to those in the foreground."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def lost(stopping: Callable[[], bool]) -> None:
         signal.raise_signal(signal.SIGHUP)
@@ -184,12 +176,9 @@ def test_a_terminal_is_lost_once_however_often_that_is_said() -> None:
         assert stopping()
         signal.raise_signal(signal.SIGTERM)
 
-    try:
-        with pytest.raises(SystemExit) as exit, stop_signals(lambda line: None) as stopping:
-            lost(stopping)
-        assert exit.value.code == 129
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with pytest.raises(SystemExit) as exit, stop_signals(lambda line: None) as stopping:
+        lost(stopping)
+    assert exit.value.code == 129
 
 
 def test_a_signal_that_is_being_ignored_ends_no_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
