@@ -83,10 +83,7 @@ def compare(
 ) -> Compared:
     """Run methods over the same seeds and split, or read runs that are there, and compare them.
 
-    Ctrl-C ends the runs in hand after their rounds; ``resume=True`` runs what is left.
-
-    Where the servers of a Ray of its own end, as when memory is full, this process ends, too, with one line and status
-    1: Ray leaves no other way.
+    Ctrl-C ends the runs in hand after their rounds; ``resume=True`` runs what is left. The end of Ray: as of ``run``.
 
     Args:
         what: methods, with ``base``; or one file of variants; or runs and run folders, which are only read.
