@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray._private import services
@@ -101,7 +101,7 @@ def ending_with(processes: Sequence[subprocess.Popen[bytes]], gcs: int, folder: 
     itself, with an error of its own. Servers end where memory has run out, or where every process of a job is sent a
     signal, as systemd and Slurm do.
     """
-    servers = {Path(str(process.args[0])).name: process for process in processes}  # type: ignore[index]
+    servers = {Path(cast(Sequence[str], process.args)[0]).name: process for process in processes}
     over = threading.Event()
 
     def gone() -> list[str]:

@@ -10,7 +10,9 @@ import pytest
 from ray.exceptions import GetTimeoutError, OutOfMemoryError
 
 from actors import follow
+from actors.session import Session
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.user_error import StoppedAtOnce
 
 
 def unreachable(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -41,3 +43,11 @@ def test_a_driver_that_does_not_hear_is_one_line(monkeypatch: pytest.MonkeyPatch
     unreachable(monkeypatch, GetTimeoutError("too late"))
     with pytest.raises(UserError, match=r"^mine: its driver gave no answer within 60 s; try again$"):
         follow.stop("mine")
+
+
+def test_a_driver_that_died_with_its_ray_after_a_stop_has_no_successor() -> None:
+    ours, cluster = (Session(local=local, node="here") for local in (True, False))
+    with pytest.raises(StoppedAtOnce, match=r"the process that trained ended, too; --resume continues"):
+        follow.refuse_successor(ours, lambda: True)
+    follow.refuse_successor(ours, lambda: False)
+    follow.refuse_successor(cluster, lambda: True)  # which goes on, and so can the run

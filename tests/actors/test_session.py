@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from ray._private import services
+from ray._private import services, utils
 
 from actors.instance import NotStarted, start_instance
 from actors.session import (
@@ -318,6 +318,20 @@ def ending(given: list[str], place: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", ENDING, *given], cwd=place, env={**os.environ, "PYTHONPATH": root}, timeout=120,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def test_ray_takes_no_sigterm_while_it_connects() -> None:
+    before, heard = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        own = signal.getsignal(signal.SIGTERM)
+        with keeping_sigterm():
+            utils.set_sigterm_handler(lambda number, frame: None)  # as ``ray.init`` does
+            assert signal.getsignal(signal.SIGTERM) is own
+        utils.set_sigterm_handler(lambda number, frame: None)
+        assert signal.getsignal(signal.SIGTERM) is not own  # it would have
+    finally:
+        signal.signal(signal.SIGTERM, heard)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_sigterm_stays_whose_it_was_also_where_connecting_failed() -> None:

@@ -98,7 +98,7 @@ def test_rank_of_one_image_knows_no_pair() -> None:
 def test_rank_refuses_features_that_are_not_finite(value: float) -> None:
     """As accuracies do: where they are measured alone, a run that diverged ends as one."""
     encoder, (pixels, labels) = small_encoder(), images(40, 0)
-    encoder.module[0].weight.data[2] = value  # type: ignore[index]
+    next(encoder.module.parameters()).data[2] = value
     with pytest.raises(BrokenFeatures, match=r"features that are not finite for 30 of 30 training images"):
         rank.measure(of_images(encoder, (pixels, labels), (pixels, labels)), RankConfig(images=30))
 

@@ -56,7 +56,8 @@ def refuse_alike(trained: Iterable[str | int | None], strangers: Iterable[str | 
     known = {_alike(client): client for client in trained if client is not None}
     for client in sorted({client for client in strangers if client is not None}, key=str):
         if (other := known.get(_alike(client))) is not None and other != client:
-            found = f"test images are of the client {client!r}, training images of {other!r}"
+            mine, theirs = (printable(repr(name), 80) for name in (client, other))
+            found = f"test images are of the client {mine}, training images of {theirs}"
             raise UserError(f"{where}: {found}; allowed: one name for a client")
 
 
