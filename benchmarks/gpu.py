@@ -1,6 +1,6 @@
 """Everything about speed on a GPU, in one call: ceilings, steps, augmentation, evaluation, a round, actors sharing it.
 
-    python benchmarks/gpu.py [--only step round]         # on a GPU; minutes
+    python benchmarks/gpu.py [--only step round] [--losses fedsc] [--batches 128]     # on a GPU; minutes
     python benchmarks/gpu.py --device cpu --small        # all of it on the CPU, small: seconds
 
 JSON lines go to standard output and, with ``--out``, to a file. ``ceiling`` is a copy (GB/s, read and written) and a
@@ -10,7 +10,8 @@ included, and its part of the product's ceiling; ``syncs_per_step`` is how often
 ``augmentation`` has its part of a SimCLR step. ``round`` compares ten clients' round with the sum of their operations;
 ``actors`` compares 1, 2, 4, 8 actors on one GPU with one process, round by round in turn, and the bits, also under
 NVIDIA's MPS (``mps``) where its daemon can be started; ``cap`` asks an actor for more than its share. Rounds are
-medians of five. ``--only`` names parts, for a machine that is at hand for minutes.
+medians of five. ``--only`` names parts, ``--losses`` and ``--batches`` which steps, for a machine that is at hand for
+minutes.
 """
 
 from __future__ import annotations
@@ -117,10 +118,10 @@ def timed_training(config: RunConfig) -> tuple[float, np.ndarray]:
     return images / taken, one.weights()
 
 
-def steps(size: Size, device: torch.device, flops: float) -> Iterator[Line]:
-    """Each method's step at each batch size, eager and, on a GPU, as a graph."""
+def steps(size: Size, device: torch.device, flops: float, losses: Collection[str] = tuple(METHOD_OF)) -> Iterator[Line]:
+    """The step of each method in ``losses`` at each batch size, eager and, on a GPU, as a graph."""
     for name, method in METHOD_OF.items():
-        for batch in size.batches:
+        for batch in size.batches if name in losses else ():
             config = settings(size, device.type, method, batch, 1)
             rate, weights = timed_training(config)
             share = rate * pair_flops(config, load_federation(config)) / flops
@@ -299,14 +300,16 @@ def over_cap(share: float) -> Line:
     return {"share": share, "held": False}
 
 
-def lines(size: Size, device: torch.device, only: Collection[str] = PARTS) -> Iterator[Line]:
-    """The parts in ``only``, in the order of ``PARTS``."""
+def lines(
+    size: Size, device: torch.device, only: Collection[str] = PARTS, losses: Collection[str] = tuple(METHOD_OF)
+) -> Iterator[Line]:
+    """The parts in ``only``, in the order of ``PARTS``, with the steps of ``losses``."""
     copied, flops = ceilings(size, device)
     if "ceiling" in only:
         yield {"benchmark": "ceiling", "copy_gb_s": round(copied, 2), "bf16_tflop_s": round(flops / 1e12, 4)}
     rates: dict[int, float] = {}
     if "step" in only:
-        for line in steps(size, device, flops):
+        for line in steps(size, device, flops, losses):
             if line["objective"] == "simclr":
                 rates[line["batch"]] = line["pairs_per_s"]
             yield line
@@ -326,16 +329,20 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--actors", nargs="+", type=int, help="how many share the GPU; by default 1 2 4 8")
+    parser.add_argument("--losses", nargs="+", choices=tuple(METHOD_OF), default=tuple(METHOD_OF), help="of steps")
+    parser.add_argument("--batches", nargs="+", type=int, help="of steps and augmentation; by default 16 128 512")
     parser.add_argument("--rounds", type=int, help="of which medians are taken; by default five")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device, size = resolve_device(options.device), SMALL if options.small else FULL
     if options.actors:
         size = replace(size, actors=tuple(options.actors))
+    if options.batches:
+        size = replace(size, batches=tuple(options.batches))
     if options.rounds:
         size = replace(size, rounds=options.rounds)
     torch.set_num_threads(1)
-    for line in lines(size, device, options.only):
+    for line in lines(size, device, options.only, options.losses):
         text = json.dumps(
             {**line, "size": "small" if options.small else "full", "device": device_name(device), **described()}
         )

@@ -50,6 +50,16 @@ def test_steps_augmentation_a_round_and_evaluation(gpu: ModuleType) -> None:
     assert found[-2]["round_s"] >= found[-2]["clients_s"] > 0  # a round holds its clients' work
 
 
+def test_steps_of_losses_that_are_named(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "timed_training", lambda config: (1.0, None))
+    monkeypatch.setattr(gpu, "pair_flops", lambda config, federation: 1.0)
+    size = replace(gpu.SMALL, batches=(8, 4))
+    found = list(gpu.lines(size, CPU, ["step"], ["fedsc", "byol"]))
+    assert [(line["objective"], line["batch"]) for line in found] == [
+        ("byol", 8), ("byol", 4), ("fedsc", 8), ("fedsc", 4),
+    ]  # fmt: skip
+
+
 def test_steps_are_compared_with_eager_ones(gpu: ModuleType) -> None:
     config = gpu.settings(gpu.SMALL, "cpu", "fedsimclr", 8, 1)
     assert config.resources.cuda_graphs == gpu.several(gpu.SMALL, "cpu").resources.cuda_graphs == "off"
