@@ -40,9 +40,10 @@ def forked(*address: Address, device: torch.device | str = "cpu") -> Iterator[No
     """
     device = torch.device(device)
     cuda = [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
+    seed = seed_of(*address)
     with torch.random.fork_rng(devices=cuda):
         # Not torch.manual_seed: where CUDA is built in and absent it formats a stack trace at each call, over 1 ms.
-        torch.default_generator.manual_seed(seed_of(*address))
+        torch.default_generator.manual_seed(seed)
         if cuda:
-            torch.cuda.manual_seed(seed_of(*address))
+            torch.cuda.manual_seed(seed)
         yield
