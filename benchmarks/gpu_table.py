@@ -38,8 +38,10 @@ def section(lines: Sequence[Line]) -> str:
 def _of_gpu(name: str, lines: Sequence[Line]) -> str:
     steps, aside = newest(lines, "step", "objective", "batch"), newest(lines, "augmentation", "batch")
     ceiling, shared = newest(lines, "ceiling"), [*newest(lines, "actors", "actors", "mps"), *newest(lines, "cap")]
-    used = [*ceiling, *steps, *aside, *shared]
-    return "\n\n".join(filter(None, [_made(name, used), _steps(steps), _augmentation(aside, steps), _actors(shared)]))
+    rounds = [*newest(lines, "round"), *newest(lines, "evaluation")]
+    used = [*ceiling, *steps, *aside, *rounds, *shared]
+    parts = [_made(name, used), _steps(steps), _augmentation(aside, steps), _rounds(rounds), _actors(shared)]
+    return "\n\n".join(filter(None, parts))
 
 
 def _made(name: str, used: Sequence[Line]) -> str:
@@ -83,6 +85,20 @@ def _augmentation(found: Sequence[Line], steps: Sequence[Line]) -> str:
     return "\n".join(rows)
 
 
+def _rounds(found: Sequence[Line]) -> str:
+    """A round in one process over its clients' work, and what an evaluation takes."""
+    said = []
+    for line in found:
+        if line["benchmark"] == "round":
+            said.append(
+                f"In one process a round of {line['clients']} clients takes {line['round_s']:.2f} s, "
+                f"{line['ratio']:.2f} times their work."
+            )
+        else:
+            said.append(f"kNN and linear probe with {line['images']:,} images take {line['seconds']:.2f} s.")
+    return " ".join(said)
+
+
 def _actors(found: Sequence[Line]) -> str:
     """Rounds of actors that share the GPU, over those of one process; whether a cap on memory held."""
     rows = [
@@ -91,7 +107,7 @@ def _actors(found: Sequence[Line]) -> str:
     ]
     for line in found:
         if line["benchmark"] == "actors":
-            name = f"{line['actors']}{', under MPS' if line['mps'] else ''}"
+            name = f"{line['actors']}{_mps(line)}"
             rows.append(
                 f"| {name} | {line['round_s']:.2f} s | {line['times_one_process']:.2f} | {_yes(line['same_bits'])} |"
             )
@@ -104,13 +120,17 @@ def _actors(found: Sequence[Line]) -> str:
     return "\n\n".join([*(["\n".join(rows)] if len(rows) > 2 else []), *caps])
 
 
+def _mps(line: Line) -> str:
+    return " under MPS" if line["mps"] else ""
+
+
 def _yes(value: bool) -> str:
     return "yes" if value else "**no**"
 
 
 def sentence(lines: Sequence[Line]) -> str:
-    """What README says of it, of the GPU that was measured first."""
-    for name, mine in by_gpu(lines).items():
+    """What README says of it, of the GPU that was measured last."""
+    for name, mine in reversed(by_gpu(lines).items()):
         steps = {(line["objective"], line["batch"]): line for line in newest(mine, "step", "objective", "batch")}
         step, shared = steps.get(("simclr", BATCH)), newest(mine, "actors", "actors", "mps")
         if step is not None and shared:
@@ -118,7 +138,7 @@ def sentence(lines: Sequence[Line]) -> str:
             same = all(line["same_bits"] for line in [*steps.values(), *shared])
             return (
                 f"On one {name}, SimCLR with a ResNet-18 at 32 pixels trains on {step['graph_pairs_per_s']:,.0f} pairs "
-                f"of views a\nsecond at batches of {BATCH}. {most['actors']} actors that share it are "
+                f"of views a\nsecond at batches of {BATCH}. {most['actors']} actors that share it{_mps(most)} are "
                 f"{most['times_one_process']:.2f} times as fast as one process, {'with' if same else 'but not with'} "
                 "the\nsame bits."
             )

@@ -104,8 +104,8 @@ def ranks(differences: Mapping[str, float]) -> dict[str, float]:
 
 
 def stability(methods: Mapping[str, Seeds], measure: str = MEASURE) -> float | None:
-    """Mean over pairs of seeds of Kendall's tau between the methods that are complete in both; None without a pair in
-    which two methods differ.
+    """Mean over pairs of seeds of Kendall's tau between the methods that are complete in both; None without a pair that
+    has three methods (of two it is 1 or -1, like a coin) of which two differ.
     """
     of_seeds: dict[int, dict[str, float]] = {}
     for method, seeds in methods.items():
@@ -115,7 +115,7 @@ def stability(methods: Mapping[str, Seeds], measure: str = MEASURE) -> float | N
     taus = []
     for a, b in combinations(of_seeds.values(), 2):
         common = [method for method in a if method in b]
-        if len(common) > 1:
+        if len(common) > 2:
             taus.append(float(kendalltau([a[m] for m in common], [b[m] for m in common]).statistic))
     known = [tau for tau in taus if not math.isnan(tau)]
     return fmean(known) if known else None
@@ -253,7 +253,7 @@ def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partiti
     by, tau = f"Ranks by kNN over `{COMPARED[kind]}`", stability(ranked)
     if tau is None:
         one = len({seed for seeds in ranked.values() for seed in seeds}) == 1
-        told = f", of {'one seed' if one else 'seeds that share no two methods'}: how stable they are is not known."
+        told = f", of {'one seed' if one else 'seeds that share no three methods'}: how stable they are is not known."
     else:
         told = f"; Kendall's tau between two seeds, over the methods both have, is {tau:.2f} in the mean."
     parts.append(by + told)

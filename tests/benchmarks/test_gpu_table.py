@@ -57,9 +57,27 @@ def test_another_gpu_has_tables_of_its_own_and_a_part_may_be_missing() -> None:
     assert "ceiling below" not in second
 
 
+def test_a_round_and_an_evaluation_are_sentences() -> None:
+    whole = line("round", clients=10, round_s=2.957, clients_s=2.851, ratio=1.0328)
+    text = gpu_table.section([whole, line("evaluation", images=1500, protocols=["knn", "linear"], seconds=0.837)])
+    assert (
+        "In one process a round of 10 clients takes 2.96 s, 1.03 times their work. kNN and linear probe with " in text
+    )
+    assert text.endswith("with 1,500 images take 0.84 s.")
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_readmes_sentence(same: bool) -> None:
     text = " ".join(gpu_table.sentence([*LINES, {**ACTORS, "same_bits": same}]).split())
     assert "trains on 16,000 pairs of views a second at batches of 128. 4 actors that share it are 1.05 times" in text
     assert text.endswith("but not with the same bits.") == (not same)
     assert gpu_table.sentence(LINES[:2]) == gpu_table.NOT_MEASURED
+
+
+def test_readme_speaks_of_the_gpu_that_was_measured_last() -> None:
+    other = [{**one, "device": "H200"} for one in (step(128, 9000), {**ACTORS, "mps": True, "times_one_process": 0.97})]
+    text = " ".join(gpu_table.sentence([*LINES, *other]).split())
+    assert text.startswith("On one H200, SimCLR")
+    assert "18,000 pairs" in text
+    assert "4 actors that share it under MPS are 0.97 times as fast" in text
+    assert gpu_table.sentence([*LINES, other[0]]) == gpu_table.sentence(LINES)  # it has no actors

@@ -145,6 +145,8 @@ def test_stability_is_of_the_methods_that_two_seeds_have() -> None:
     assert tables.stability({m: {0: seeds[0]} for m, seeds in methods.items()}) is None
     methods |= {"e": {0: row("e", 0, 0.1)}, "f": {1: row("f", 1, 0.9)}, "g": {2: row("g", 2, 0.9, status="diverged")}}
     assert tables.stability(methods) == pytest.approx(np.mean(taus))  # of one seed each: no pair has them
+    two = {m: {s: row(m, s, values[s][i]) for s in values} for i, m in enumerate("ab")}
+    assert tables.stability(two) is None
 
 
 def test_a_caption_says_what_ranks_are_and_how_settings_were_chosen() -> None:
@@ -158,7 +160,7 @@ def test_a_caption_says_what_ranks_are_and_how_settings_were_chosen() -> None:
     assert "Ranks by kNN over `fedsimclr`, of one seed: how stable they are is not known." in told(one)
     assert "Ranks by kNN over `local`, of one seed:" in told(one, rows.MIXED)
     apart = [each for each in made if each["method"] == ("fedca" if each["seed"] == 1 else "fedsc")]
-    assert "of seeds that share no two methods: how stable" in told(apart)
+    assert "of seeds that share no three methods: how stable" in told(apart)
     assert told(made).startswith(f"{len(made)} runs, made at abc. Ranks")
     assert told([{**made[0], "changed": True}, *made[1:]]).startswith(
         f"{len(made)} runs, made at abc, 1 of them with changes that were not committed."
