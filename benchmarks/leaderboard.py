@@ -14,6 +14,7 @@
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/server_steps.yaml # and with larger steps
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/momentum.yaml     # and one again
     python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/recipe.yaml       # and all together
+    python benchmarks/leaderboard.py --data ../shared/data --board benchmarks/transformer.yaml  # an encoder of patches
     python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field.yaml        # the papers' sizes, on a GPU
     python benchmarks/leaderboard.py --data FOLDER --board benchmarks/field_short.yaml  # a 25th of its local epochs
 

@@ -33,10 +33,10 @@ LOSSES, BYTES, ROUNDS = HERE / "losses.yaml", HERE / "bytes.yaml", HERE / "round
 SERVER_STEPS, MOMENTUM = HERE / "server_steps.yaml", HERE / "momentum.yaml"
 MOMENTUM_LONGER, MOMENTUM_METHODS = HERE / "momentum_longer.yaml", HERE / "momentum_methods.yaml"
 MOMENTUM_MANY, MOMENTUM_MANY_LONGER = HERE / "momentum_many.yaml", HERE / "momentum_many_longer.yaml"
-RECIPE = HERE / "recipe.yaml"
+RECIPE, TRANSFORMER = HERE / "recipe.yaml", HERE / "transformer.yaml"
 BOARDS = (
     BOARD, FIELD, SHORT, LONGER, MANY, LOSSES, BYTES, ROUNDS, SERVER_STEPS, MOMENTUM, MOMENTUM_LONGER, MOMENTUM_METHODS,
-    MOMENTUM_MANY, MOMENTUM_MANY_LONGER, RECIPE,
+    MOMENTUM_MANY, MOMENTUM_MANY_LONGER, RECIPE, TRANSFORMER,
 )  # fmt: skip
 ONE, TUNED, MIXED = "one architecture", "tuned", "mixed architectures"
 REFERENCE = "fedsimclr"

@@ -222,6 +222,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         ),
         "many clients": other_board(board_rows.MANY, board_tables.page),
         "losses": other_board(board_rows.LOSSES, board_tables.page),
+        "transformer": other_board(board_rows.TRANSFORMER, board_tables.page),
         "bytes": other_board(board_rows.BYTES, board_bytes.less),
         "rounds": other_board(board_rows.ROUNDS, board_bytes.less),
         "steps in short": other_board(board_rows.SERVER_STEPS, board_overall.overall),
