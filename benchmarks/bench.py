@@ -20,8 +20,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(1, str(HERE))
 
+import json_lines  # noqa: E402
 from machine import described  # noqa: E402
-from speed_table import RESULTS, driver_memory, many_actors, parts, read, table  # noqa: E402
+from speed_table import RESULTS, driver_memory, many_actors, parts, table  # noqa: E402
 
 GROUPS = "parts,zero_work,round_time,startup,local_step,evaluation,many_actors,driver_memory"
 SHARED = HERE.parents[1] / "shared"
@@ -67,7 +68,7 @@ def main() -> int:
                 for line in done.stdout.splitlines():
                     measured = {"load": round(os.getloadavg()[0], 1), **described(), **json.loads(line)}
                     file.write(json.dumps({"label": options.label} | measured) + "\n")
-    lines = read(options.out)
+    lines = json_lines.read(options.out)
     print("\n\n".join(make(lines) for make in (table, parts, many_actors, driver_memory)))
     return 1 if failed else 0
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import json_lines
 import yaml
 from machine import described
 from processes import carry_out
@@ -24,10 +25,6 @@ from rayfed_ssl.records.one_run import OneRun, read_run
 HERE = Path(__file__).resolve().parent
 ATTEMPTS = HERE / "budgets.yaml"
 RESULTS = HERE / "results" / "budgets.jsonl"
-
-
-def read(path: Path = RESULTS) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def attempts(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], int]]:
@@ -97,14 +94,17 @@ def main() -> None:
     a = parser.parse_args()
     document = yaml.safe_load(ATTEMPTS.read_text(encoding="utf-8"))
     for data, name, keys, seed in attempts(document):
-        done = [line for line in read() if (line["data"], line["attempt"], line["seed"]) == (data, name, seed)]
+        done = [
+            line
+            for line in json_lines.read(RESULTS)
+            if (line["data"], line["attempt"], line["seed"]) == (data, name, seed)
+        ]
         if done or (a.only and data not in a.only):
             continue
-        folder = a.out / data / f"{len(read()):03d}"
+        folder = a.out / data / f"{len(json_lines.read(RESULTS)):03d}"
         found = run_one(document[data]["base"], keys, seed, a.data / data, folder)
         line = {"data": data, "attempt": name, "keys": keys, "seed": seed, **found, **described()}
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        json_lines.append(RESULTS, line)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import json_lines
 import yaml
 from machine import described
 from processes import append_each, carry_out
@@ -62,10 +63,6 @@ def load() -> dict[str, Any]:
         if isinstance(claim["base"], str):
             claim["base"] = configfile.read(CONFIGS / claim["base"])
     return document
-
-
-def read(path: Path = RESULTS) -> list[Line]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def attempts(
@@ -143,7 +140,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     a = parser.parse_args()
     failed = append_each(
-        missing(attempts(document, a.only, a.seeds, a.variants), read()),
+        missing(attempts(document, a.only, a.seeds, a.variants), json_lines.read(RESULTS)),
         lambda one: run_one(one, document["claims"][one.claim], a.data, a.out.resolve()),
         RESULTS, a.jobs,
         lambda one: f"{one.claim}, {one.variant}, seed {one.seed}",

@@ -40,6 +40,7 @@ from typing import Any
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of this process and of those it starts
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import json_lines
 import leaderboard_rows as rows
 import leaderboard_tuning as tuning
 from leaderboard_rows import Cell, Record
@@ -197,14 +198,14 @@ def tune(
     failed: set[tuple[str, str]] = set()
     wanted = [(name, method) for name in sets for method in methods or board["methods"]]
     while True:
-        lines = tuning.read(path)
+        lines = json_lines.read(path)
         todo = [step for own in wanted if own not in failed for step in tuning.tuned_cells(board, *own, lines)]
         for key, cell, line in [(*step, line) for step in todo if (line := tuning.known(*step, lines)) is not None]:
-            tuning.put(line, path)
+            json_lines.append(path, line)
             todo.remove((key, cell))
             _tell(cell, key, line["score"])
         failed |= _tune_keys(todo, board["tuning"]["measure"], data, out / "tuning", jobs, path)
-        if not todo and len(tuning.read(path)) == len(lines):
+        if not todo and len(json_lines.read(path)) == len(lines):
             return len(failed)
 
 
@@ -219,7 +220,7 @@ def _tune_keys(
         (key, cell), folder = todo[number], folders[number]
         if why is None:
             row = rows.record(cell, folder, cell.built(data))
-            tuning.put(tuning.line_of(cell, key, row, measure), path)
+            json_lines.append(path, tuning.line_of(cell, key, row, measure))
             _tell(cell, key, row[f"select_{measure}"])
         else:
             failed.add((cell.data, cell.method))
@@ -289,7 +290,7 @@ def main() -> None:
         parser.error(f"--tune: other data sets choose the settings of {', '.join(a.sets)}: chosen_on in {a.board.name}")
     if a.tune:
         raise SystemExit(1 if tune(board, sets, a.methods, data, out, a.jobs) else 0)
-    winners = tuning.settings(tuning.read(), board) if "tuning" in board else {}
+    winners = tuning.settings(json_lines.read(tuning.RESULTS), board) if "tuning" in board else {}
     found = rows.cells(board, a.sets, a.partitions, a.seeds, a.methods, winners)
     wanted = [cell for cell in found if cell.table in {TABLES[name] for name in a.tables}]
     carry_out = label_missing if a.labels else row_again if a.again else run_missing

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired, placed
-from scipy.stats import kendalltau
+from leaderboard_tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, kept_order, of_table, paired, placed
 
 BESIDE = (REFERENCE, "local")  # what a method is compared with, after few rounds and after many
 Pair = tuple[Seeds, Seeds]
@@ -30,7 +29,10 @@ def change(short: Sequence[Record], long: Sequence[Record], board: Mapping[str, 
             both = {name: pair for name in after if all(pair := common(before.get(name, {}), after[name]))}
             if both:
                 title = f"**{NAMES.get(data, data)}, {SPLITS.get(partition, partition)}.** {_caption(both)}"
-                parts.append(f"{title}\n\n{_table(both, board)}\n\n{_order(both, board)}")
+                order = kept_order(
+                    *({name: pair[at] for name, pair in both.items()} for at in (0, 1)), board["references"]
+                )
+                parts.append(f"{title}\n\n{_table(both, board)}\n\n{order}")
     return "\n\n".join(parts) or f"Longer runs are {NOT_RUN}."
 
 
@@ -83,15 +85,3 @@ def _over(name: str, both: Mapping[str, Pair], at: int, other: str, measure: str
 def _shown(values: Sequence[float | None], form: str) -> str:
     known = [form.format(value) for value in values if value is not None]
     return " -> ".join(known) if len(known) == len(values) else "-"
-
-
-def _order(both: Mapping[str, Pair], board: Mapping[str, Any]) -> str:
-    """Kendall's tau between the order after few rounds and after many, ranked methods only, by each protocol."""
-    ranked = [name for name in both if name not in board["references"]]
-    told = []
-    for measure, words in MEASURES.items():
-        columns = [[_mean(both[name][at], measure) for name in ranked] for at in (0, 1)]
-        if len(ranked) > 1 and not any(None in column for column in columns):
-            told.append(f"{kendalltau(*columns).statistic:+.2f} by {words}")
-    found = ", ".join(told) or "not known yet"
-    return f"Kendall's tau between the two orders of the {len(ranked)} ranked methods: {found}."

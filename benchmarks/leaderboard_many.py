@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, NOT_RUN, Seeds, of_table, over, over_reference, placed
-from scipy.stats import kendalltau
+from leaderboard_tables import NAMES, NOT_RUN, Seeds, kept_order, of_table, over_reference, placed
 
 FEW, MANY = "two_classes", "many_clients"  # partitions: of the leaderboard, and of the board of many clients
 
@@ -29,7 +28,7 @@ def beside(few: Sequence[Record], many: Sequence[Record], board: Mapping[str, An
         before, after = of_table(few, data, FEW, ONE), of_table(many, data, MANY, ONE)
         if REFERENCE in before and REFERENCE in after:
             parts.append(f"**{NAMES.get(data, data)}.** 5 clients -> 50, of whom 10 take part in a round.")
-            parts += [_table(before, after, board), _order(before, after, board)]
+            parts += [_table(before, after, board), kept_order(before, after, board["references"])]
     return "\n\n".join(parts) or f"Many clients are {NOT_RUN}."
 
 
@@ -43,18 +42,3 @@ def _table(before: Mapping[str, Seeds], after: Mapping[str, Seeds], board: Mappi
             pairs = [[over_reference(*each, m) for each in seeds] for m in MEASURES]
             lines.append(f"| `{name}` | {' | '.join(' -> '.join(pair) for pair in pairs)} |")
     return "\n".join(lines)
-
-
-def _order(before: Mapping[str, Seeds], after: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
-    """Kendall's tau between the order with few clients and with many, ranked methods only, by each protocol."""
-    ranked = [name for name in after if name in before and name not in board["references"]]
-    told = []
-    for measure, words in MEASURES.items():
-        columns = [over({name: table[name] for name in ranked}, REFERENCE, measure) for table in (before, after)]
-        common = [name for name in ranked if all(name in column for column in columns)]
-        if len(common) > 1:
-            tau = kendalltau(*([column[name] for name in common] for column in columns)).statistic
-            told.append(f"{tau:+.2f} by {words}")
-    return (
-        f"Kendall's tau between the two orders of the {len(ranked)} ranked methods: {', '.join(told) or 'not known'}."
-    )

@@ -11,7 +11,6 @@ is of values divided by 255, a run's is of bytes: it differs in the fourth digit
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Any
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import json_lines
 import leaderboard_rows as rows
 from leaderboard_tables import load_board
 from machine import described
@@ -31,10 +31,6 @@ from rayfed_ssl.settings.run import RunSettings
 
 RESULTS = rows.RESULTS.with_name("pixels.jsonl")
 Line = dict[str, Any]
-
-
-def read(path: Path = RESULTS) -> list[Line]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def measured(config: RunSettings, federation: Federation) -> dict[str, float]:
@@ -70,13 +66,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=board["seeds"])
     arguments = parser.parse_args()
     images = arguments.data.resolve()
-    known = {(line["data"], line["seed"]) for line in read()}
+    known = {(line["data"], line["seed"]) for line in json_lines.read(RESULTS)}
     for data in board["data"]:
         for seed in arguments.seeds:
             if (data, seed) not in known:
                 line = of_cell(board, data, seed, images)
-                with RESULTS.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                json_lines.append(RESULTS, line)
                 print({name: line[name] for name in ("data", "seed", *rows.MEASURES)}, flush=True)
 
 

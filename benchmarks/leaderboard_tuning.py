@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from leaderboard_rows import CONFIGS, HERE, NOWHERE, ONE, Cell, Record
@@ -17,16 +16,6 @@ from leaderboard_rows import CONFIGS, HERE, NOWHERE, ONE, Cell, Record
 RESULTS = HERE / "results" / "leaderboard_tuning.jsonl"
 FEATURES = ("early_effective_rank", "effective_rank", "early_uniformity", "uniformity")  # what is known without labels
 Line = dict[str, Any]
-
-
-def read(path: Path = RESULTS) -> list[Line]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
-def put(line: Line, path: Path = RESULTS) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 def line_of(cell: Cell, key: str, row: Record, measure: str) -> Line:

@@ -21,8 +21,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import json_lines
 import yaml
-from claims import CONFIGS, Attempt, Line, read
+from claims import CONFIGS, Attempt, Line
 from leaderboard_tables import NAMES
 from machine import described
 from processes import THREADS, append_each, carry_out
@@ -193,7 +194,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/leaks"))
     parser.add_argument("--jobs", type=int, default=1)
     a = parser.parse_args()
-    have = {(line["variant"], line["seed"], line["settings"]) for line in read(RESULTS)}
+    have = {(line["variant"], line["seed"], line["settings"]) for line in json_lines.read(RESULTS)}
     todo = [one for one in attempts(document, a.seeds, a.variants, a.sets) if one.address[1:] not in have]
     failed = append_each(
         todo, lambda one: run_one(one, a.data, a.out.resolve()), RESULTS, a.jobs,

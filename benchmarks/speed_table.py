@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,10 +57,6 @@ HOLDS = {  # method -> what the driver's process, or the store for it, holds of 
     "flesd": "M x D representations until the student is distilled, in the store",
     "fedlinked": "M x r representations until they are linked, in the store; a target, M x r; N x N utilities",
 }
-
-
-def read(path: Path = RESULTS) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def newest(lines: Iterable[Line], label: str, wanted: Mapping[str, Any]) -> Line | None:

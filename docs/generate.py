@@ -28,6 +28,7 @@ import claims  # noqa: E402
 import claims_overview  # noqa: E402
 import claims_tables  # noqa: E402
 import gpu_table  # noqa: E402
+import json_lines  # noqa: E402
 import leaderboard_absolute as board_absolute  # noqa: E402
 import leaderboard_agreement as board_agreement  # noqa: E402
 import leaderboard_bytes as board_bytes  # noqa: E402
@@ -158,7 +159,7 @@ def schema(file: str) -> str:
 
 def tuned() -> str:
     """The grids of the leaderboard's methods, and what they chose."""
-    lines, board = board_tuning.read(), board_tables.load_board()
+    lines, board = json_lines.read(board_tuning.RESULTS), board_tables.load_board()
     found = board_tuning.winners(lines, board)
     return board_tables.tuning(lines, lambda data, method: found.get((data, method), {}))
 
@@ -172,7 +173,7 @@ def other_board(path: Path, make: FromRows) -> Callable[[], str]:
     """A part that is made of the rows of the board at ``path``."""
 
     def made() -> str:
-        rows = board_pixels.onto(board_rows.read(board_rows.results_of(path)), board_pixels.read())
+        rows = board_pixels.onto(board_rows.read(board_rows.results_of(path)), json_lines.read(board_pixels.RESULTS))
         return make(rows, board_tables.load_board(path))
 
     return made
@@ -180,15 +181,15 @@ def other_board(path: Path, make: FromRows) -> Callable[[], str]:
 
 def claim(name: str) -> str:
     """The tables of one paper's claim."""
-    lines, document = claims.read(), claims.load()
+    lines, document = json_lines.read(claims.RESULTS), claims.load()
     return claims_tables.section(lines, name, document["claims"][name])
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {
         "leaderboard": of_board(board_tables.short),
-        "speed": lambda: speed_table.sentence(speed_table.read()),
-        "gpu": lambda: gpu_table.sentence(speed_table.read(gpu_table.RESULTS)),
+        "speed": lambda: speed_table.sentence(json_lines.read(speed_table.RESULTS)),
+        "gpu": lambda: gpu_table.sentence(json_lines.read(gpu_table.RESULTS)),
     },
     "docs/architecture.md": {"tree": tree},
     "docs/methods.md": {"methods": methods},
@@ -206,10 +207,13 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "mixed": of_board(board_overall.mixed),
         "labels": of_board(board_labels.resolved),
         "agreement": of_board(board_agreement.agreement),
-        "verdicts": lambda: claims_overview.section(claims.read(), claims.load()),
-        **{name: partial(claim, name) for name in dict.fromkeys(line["claim"] for line in claims.read())},
+        "verdicts": lambda: claims_overview.section(json_lines.read(claims.RESULTS), claims.load()),
+        **{
+            name: partial(claim, name)
+            for name in dict.fromkeys(line["claim"] for line in json_lines.read(claims.RESULTS))
+        },
         "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
-        "grids": lambda: board_grids.table(board_tuning.read()),
+        "grids": lambda: board_grids.table(json_lines.read(board_tuning.RESULTS)),
     },
     "docs/leaderboard.md": {
         "leaderboard": of_board(board_tables.page),
@@ -233,16 +237,16 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "recipe": other_board(board_rows.RECIPE, board_bytes.less),
         "field": other_board(board_rows.FIELD, board_tables.page),
         "short": other_board(board_rows.SHORT, board_tables.page),
-        "budgets": lambda: budgets.table(budgets.read()),
+        "budgets": lambda: budgets.table(json_lines.read(budgets.RESULTS)),
         "confirmed": of_board(board_tables.confirmed),
     },
-    "docs/leak.md": {"leaks": lambda: leaks.tables(claims.read(leaks.RESULTS), leaks.load())},
+    "docs/leak.md": {"leaks": lambda: leaks.tables(json_lines.read(leaks.RESULTS), leaks.load())},
     "docs/performance.md": {
-        "speed": lambda: speed_table.table(speed_table.read()),
-        "parts": lambda: speed_table.parts(speed_table.read()),
-        "many actors": lambda: speed_table.many_actors(speed_table.read()),
-        "driver memory": lambda: speed_table.driver_memory(speed_table.read()),
-        "gpu": lambda: gpu_table.section(speed_table.read(gpu_table.RESULTS)),
+        "speed": lambda: speed_table.table(json_lines.read(speed_table.RESULTS)),
+        "parts": lambda: speed_table.parts(json_lines.read(speed_table.RESULTS)),
+        "many actors": lambda: speed_table.many_actors(json_lines.read(speed_table.RESULTS)),
+        "driver memory": lambda: speed_table.driver_memory(json_lines.read(speed_table.RESULTS)),
+        "gpu": lambda: gpu_table.section(json_lines.read(gpu_table.RESULTS)),
     },
 }
 FILES: dict[str, Callable[[], str]] = {

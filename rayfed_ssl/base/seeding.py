@@ -23,7 +23,11 @@ def seed_of(*address: Address) -> int:
 
 
 def generator(*address: Address, device: torch.device | str = "cpu") -> torch.Generator:
-    """A fresh torch generator on ``device`` for this address."""
+    """A fresh torch generator on ``device`` for this address.
+
+    On the CPU torch takes the low 32 bits of a seed: among 10,000 addresses two give the same numbers with a
+    probability of 1%.
+    """
     return torch.Generator(device=device).manual_seed(seed_of(*address))
 
 

@@ -64,6 +64,11 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
+def in_one_line(error: BaseException, limit: int = LIMIT) -> str:
+    """All that an error says, printable and without line breaks; its name where it says nothing."""
+    return printable(" ".join(str(error).split()) or type(error).__name__, limit)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; its name where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -20,7 +20,7 @@ import yaml
 
 from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import plural, printable
+from rayfed_ssl.base.text import in_one_line, plural, printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.exporting.encoders import RunEncoder
@@ -71,7 +71,7 @@ def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: floa
             _licence(licence),
         ]
     except (KeyError, TypeError, AttributeError, ValueError, pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
+        reason = in_one_line(error)
         raise UserError(f"{encoder.run}: the run's records are damaged ({type(error).__name__}: {reason})") from error
     return "\n\n".join(parts) + "\n"
 

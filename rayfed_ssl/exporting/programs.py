@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.transform import Transform
@@ -139,7 +139,7 @@ def _written(form: str, encoder: RunEncoder, write: Callable[[], None]) -> None:
     except OSError:
         raise
     except Exception as error:  # a compiler's errors are of many classes
-        reason = printable(" ".join(str(error).split()) or type(error).__name__, 200)
+        reason = in_one_line(error, 200)
         raise UserError(
             f"--to {form}: encoder {encoder.architecture!r} cannot be exported ({reason}); allowed: another form"
         ) from error

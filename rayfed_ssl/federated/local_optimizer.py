@@ -22,10 +22,11 @@ def round_learning_rate(config: OptimizerConfig, t: int, rounds: int) -> float:
 
     In rounds t <= W it is lr t / W (Goyal et al. 2017, section 2.2, by rounds). Later it is lr, or, with ``cosine``,
     lr/2 (1 + cos(pi (t - 1 - W) / (R - W))), which begins with lr in round W + 1 (Loshchilov and Hutter 2017, eq. 5,
-    without restarts). What is trained before the first round, t = 0, has the first round's warm-up.
+    without restarts). What is trained before the first round, t = 0, has the first round's.
     """
-    if t <= config.warmup and config.warmup > 0:
-        return config.lr * max(t, 1) / config.warmup
+    t = max(t, 1)
+    if t <= config.warmup:
+        return config.lr * t / config.warmup
     if config.schedule == "constant":
         return config.lr
     return config.lr / 2 * (1 + math.cos(math.pi * (t - 1 - config.warmup) / (rounds - config.warmup)))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rayfed_ssl.base.optimizers import LARS
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 
 Body = Callable[[], None]
 Views = tuple[Tensor, ...]
@@ -160,7 +161,7 @@ def recorded(body: Body, device: torch.device) -> Body:
             body()
     except RuntimeError as error:
         torch.cuda.synchronize(device)
-        raise NotStatic(" ".join(str(error).split())[:200]) from error
+        raise NotStatic(in_one_line(error, 200)) from error
     return graph.replay
 
 

@@ -10,6 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 
 
 def read_table(path: Path, key: str) -> pa.Table:
@@ -21,8 +22,7 @@ def read_table(path: Path, key: str) -> pa.Table:
     try:
         return pyarrow.csv.read_csv(path) if path.suffix.lower() == ".csv" else pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{key}: {path} cannot be read ({reason}); needs a Parquet or CSV file") from None
+        raise UserError(f"{key}: {path} cannot be read ({in_one_line(error)}); needs a Parquet or CSV file") from None
 
 
 def column(table: pa.Table, name: str, path: Path, key: str) -> np.ndarray:

@@ -2,9 +2,10 @@
 
 The adversary is a server that follows the protocol and is curious: it has every message and the model it sent. Members
 are images of the client's shard. Non-members are images that nobody trains on and that were drawn from the same pool:
-those that ``evaluation.select`` held out, or, with tasks, the client's own test images. Both have the same number of
-images of each class and of each natural client (folder, or value of a client column), where these are known, and both
-have the client's corruption, where clients have one: so that neither is evidence of membership.
+those that ``evaluation.select`` held out, or, with tasks, the client's own test images; without copies of images that
+somebody trains on. Both have the same number of images of each class and of each natural client (folder, or value of a
+client column), where these are known, and both have the client's corruption, where clients have one: so that neither is
+evidence of membership.
 
 Shapes: n images, V views, D projection.
 """
@@ -95,6 +96,7 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
             "evaluation.select: found null; membership inference needs images that no client trains on, of the same "
             "pool: run with evaluation.select.share=0.1 or more, and a partition that holds images out (not file)"
         )
+    pool = pool[~_seen_in_training(federation)[pool]]
     kinds = _kinds(federation.dataset.train)
     if (clients := federation.dataset.train.clients) is not None:
         pool = pool[np.isin(clients[pool], clients[shard["train"]])]
@@ -140,6 +142,18 @@ def _kinds(images: Images) -> np.ndarray:
     pairs = np.stack([images.labels, images.clients])
     found: np.ndarray = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
     return found
+
+
+def _seen_in_training(federation: Federation) -> np.ndarray:
+    """(N,) which training images have the pixels of one that a client trains on, or of a public one: a copy of such an
+    image is no image that nobody trained on, wherever it was held out.
+    """
+    content = np.arange(len(federation.dataset.train))  # equal where the pixels are
+    if (copies := federation.dataset.copies) is not None:
+        own = copies[copies[:, 0] < len(content)]
+        content[own[:, 0]] = own[:, 1]
+    public = [] if federation.public_indices is None else [federation.public_indices]
+    return np.isin(content, content[np.concatenate([*(shard["train"] for shard in federation.shards), *public])])
 
 
 def known_weights(*values: object) -> Weights | None:

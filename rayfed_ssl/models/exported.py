@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import in_file_name, nearest, printable
+from rayfed_ssl.base.text import in_file_name, in_one_line, nearest, printable
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.encoders import OPTIONS, build_encoder
 from rayfed_ssl.models.heads import ModelConfig
@@ -67,7 +67,7 @@ def rebuild(description: Mapping[str, Any]) -> Encoder:
         config = ModelConfig.model_validate(description["model"])
         name, sizes = str(description["encoder"]), (int(description["image_size"]), int(description.get("channels", 3)))
     except (ValidationError, ValueError, TypeError) as error:
-        raise UserError(f"encoder description: {' '.join(str(error).split())}") from None
+        raise UserError(f"encoder description: {in_one_line(error)}") from None
     return build_encoder(name, config, *sizes).eval()
 
 

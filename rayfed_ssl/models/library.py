@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.models.base import Encoder, probe
 
 _models = LazyModule("torchvision.models")
@@ -137,8 +138,7 @@ def library_encoder(name: str, image_size: int, channels: int) -> LibraryEncoder
         made = LIBRARIES[library].make(model, image_size, channels)
         features = probe(made.network, image_size, channels)
     except (RuntimeError, AssertionError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{refused} ({reason or type(error).__name__}); allowed: another size or encoder") from None
+        raise UserError(f"{refused} ({in_one_line(error, 160)}); allowed: another size or encoder") from None
     if not isinstance(features, Tensor) or features.ndim != 2:
         raise UserError(f"clients.encoders: found {name!r}, which does not give one feature vector per image")
     return LibraryEncoder(made, features.shape[1], _version(library))

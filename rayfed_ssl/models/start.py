@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import ExportedFile, exported_files, held_by
 from rayfed_ssl.models.heads import StartConfig
@@ -179,7 +180,7 @@ def _unpickled(file: Path) -> dict[str, Tensor]:
             "is not read, because it could run code; save the network's state_dict()"
         ) from None
     except Exception as error:  # damage shows as whatever error the reader happens upon
-        reason = " ".join(str(error).split())[:120]
+        reason = in_one_line(error, 120)
         raise UserError(f"model.start: {file}: cannot be read ({type(error).__name__}: {reason})") from None
     return {key: value for key, value in _innermost(document).items() if isinstance(value, Tensor)}
 

@@ -50,4 +50,6 @@ def teacher_attention(q: Tensor, k: Tensor, w_q: Tensor, w_k: Tensor) -> Tensor:
 
 def mixed_teacher(attention: Tensor, teachers: Tensor) -> Tensor:
     """``sum_c a_c T_c``: attention (B, N), teacher outputs (N, B, D) -> (B, D), not normalised."""
-    return torch.einsum("bn,nbd->bd", attention, full_precision(teachers))
+    attention, teachers = full_precision(attention), full_precision(teachers)
+    with no_autocast(teachers):
+        return torch.einsum("bn,nbd->bd", attention, teachers)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.config import load_untrusted
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.evaluation.material import SELECT
@@ -207,8 +207,7 @@ def _partition(folder: Path) -> tuple[str | None, HeldOutImages | None]:
     try:
         rows = pq.read_table(path, columns=["client", "split", "index", "label"])
     except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: cannot be read ({reason}); the run's records are damaged there") from None
+        raise UserError(f"{path}: cannot be read ({in_one_line(error)}); the run's records are damaged there") from None
     rows = rows.sort_by([(name, "ascending") for name in ("client", "index")])
     digest = hashlib.sha256()
     digest.update(np.asarray(pc.fill_null(rows["client"], -1), np.int32).tobytes())

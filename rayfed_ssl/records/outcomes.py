@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.evaluation.outcomes import ROUNDING, Counts, Outcomes, compact, is_area
 from rayfed_ssl.records.image_intervals import base, image_mean
 from rayfed_ssl.records.tables import with_names
@@ -168,5 +169,4 @@ def _read(path: Path) -> _Read | None:
                 raise ValueError(f"column {name} is not the same for every encoder")
         return _Read(int(metadata[ROUND]), draws, clients, columns)
     except (OSError, pa.ArrowException, LookupError, ValueError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: cannot be read ({reason}); move it away to go on without it") from None
+        raise UserError(f"{path}: cannot be read ({in_one_line(error)}); move it away to go on without it") from None

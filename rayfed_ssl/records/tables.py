@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.data.partition_file import Origin
 from rayfed_ssl.federated.ledger import Booking
 
@@ -139,8 +140,9 @@ class Parts:
         try:
             return pq.ParquetFile(path).read(columns=schema.names).cast(schema)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"{path}: cannot be read ({reason}); the run's records are damaged there") from None
+            raise UserError(
+                f"{path}: cannot be read ({in_one_line(error)}); the run's records are damaged there"
+            ) from None
 
     def remove_after(self, last: Commit) -> None:
         """Forget the parts past ``last``, and what an interrupted write left behind."""

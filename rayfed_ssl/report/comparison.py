@@ -11,7 +11,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import listed, printable
+from rayfed_ssl.base.text import in_one_line, listed, printable
 from rayfed_ssl.records.comparison import BEFORE_TRAINING, RAW_PIXELS, UNTRAINED, ordered, spread
 from rayfed_ssl.records.comparison_choice import SMALLER
 from rayfed_ssl.records.gains import never
@@ -112,7 +112,7 @@ def _runs(folder: Path, row: Row, notes: list[str]) -> list[OneRun]:
         try:
             found.append(read_run(folder / str(seed["folder"])))
         except (UserError, OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
-            notes.append(f"{printable(row['row'], 60)}: a run has no curve ({printable(' '.join(str(error).split()))})")
+            notes.append(f"{printable(row['row'], 60)}: a run has no curve ({in_one_line(error)})")
     return found
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.records.summary import History, history, summarise, virtual_seconds
 from rayfed_ssl.records.summary_file import SUMMARY, read_summary
 from rayfed_ssl.records.tables import (
@@ -194,7 +194,7 @@ def _tried(read: Callable[[], Value], otherwise: Value, notes: list[str], *, qui
         RecursionError,
         pa.ArrowException,
     ) as e:
-        notes.append(printable(" ".join(str(e).split()) or repr(e)))
+        notes.append(in_one_line(e))
     return otherwise
 
 

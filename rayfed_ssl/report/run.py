@@ -12,7 +12,7 @@ import pyarrow as pa
 import yaml
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.records.comparison import ordered
 from rayfed_ssl.records.environment import scalings
 from rayfed_ssl.records.guarantee import guarantee
@@ -240,7 +240,7 @@ def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports
     try:
         seen = look(run.path, trust_imports=trust_imports)
     except (UserError, OSError, ValueError, KeyError, pa.ArrowException) as error:
-        reason = printable(" ".join(str(error).split()))
+        reason = in_one_line(error)
         section.absent.append(f"No map and no neighbours: the images or the encoder could not be had. {reason}")
         return section
     section.drawings = [*maps.figures(seen, studio), *section.drawings]

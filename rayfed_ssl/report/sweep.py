@@ -14,7 +14,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.records.significance import APART
 from rayfed_ssl.records.sweep_choice import CHOICE, SHARES, START, Choice, before_training, choose, score, starts_of
 from rayfed_ssl.report.formats import number, plural, size, span, words
@@ -100,9 +100,7 @@ def _rows(path: Path) -> list[Row]:
     try:
         rows: list[Row] = pq.read_table(path).to_pylist()
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise UserError(
-            f"{path}: cannot be read ({' '.join(str(error).split())}); the sweep's records are damaged"
-        ) from None
+        raise UserError(f"{path}: cannot be read ({in_one_line(error)}); the sweep's records are damaged") from None
     if not rows or not {"configuration", "status", "score"} <= rows[0].keys():
         raise UserError(f"{path}: found no trials; the sweep's records are damaged")
     return rows

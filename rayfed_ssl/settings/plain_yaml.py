@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line, printable
 
 DEPTH = 64  # mappings and lists in each other, aliases followed
 ENTRIES = 200_000  # keys, values and entries, each as often as aliases repeat it
@@ -118,7 +118,7 @@ def problem(error: yaml.YAMLError) -> str:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
         return printable(where + " ".join(str(error.problem or error.context).split()))
-    return printable(" ".join(str(error).split()))
+    return in_one_line(error)
 
 
 def _refusal(words: str, mark: Any) -> yaml.MarkedYAMLError:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rayfed_ssl.base.text import amount, first_line, printable
+from rayfed_ssl.base.text import amount, first_line, in_one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,9 @@ def test_bytes_have_three_digits_and_a_unit_that_they_do_not_overflow(count, wor
 def test_the_first_line_of_an_error_or_its_name():
     assert first_line(ValueError("\n one \n two")) == "one "
     assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_an_error_in_one_line_or_its_name() -> None:
+    assert in_one_line(ValueError(" two\n  lines \x1b[31m")) == "two lines \\x1b[31m"
+    assert in_one_line(AssertionError()) == "AssertionError"
+    assert in_one_line(OSError("x" * 300), 20) == "xxxxxx...xxxxxxxxxxx"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import budgets
+import json_lines
 import pytest
 import yaml
 
@@ -40,6 +41,6 @@ def test_a_line_is_a_row_of_the_table() -> None:
 
 
 def test_every_line_that_was_written_can_be_read() -> None:
-    lines = budgets.read()
+    lines = json_lines.read(budgets.RESULTS)
     assert len(budgets.table(lines).splitlines()) == 2 + len(lines)
     assert all(json.loads(json.dumps(line)) == line for line in lines)

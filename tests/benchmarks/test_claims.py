@@ -11,6 +11,7 @@ from typing import Any
 import claims
 import claims_overview as overview
 import claims_tables as tables
+import json_lines
 import numpy as np
 import pytest
 from scipy import stats
@@ -232,7 +233,7 @@ def test_what_has_not_run_is_said() -> None:
 
 
 def test_every_line_that_was_written_belongs_to_a_claim() -> None:
-    for one in claims.read():
+    for one in json_lines.read(claims.RESULTS):
         assert one["variant"] in DOCUMENT["claims"][one["claim"]]["variants"], json.dumps(one)[:200]
 
 
@@ -241,7 +242,9 @@ def test_the_header_of_fedlinkeds_config_has_the_numbers_of_the_lines() -> None:
     shown = re.search(r"(\d+) seeds\): accuracy of the task ([\d.]+), local ([\d.]+)\.\n", text)
     assert shown, "the header says what FedLinked and separate training come to"
     for variant, accuracy in (("FedLinked", shown[2]), ("separate", shown[3])):
-        lines = [one for one in claims.read() if (one["claim"], one["variant"]) == ("fedlinked", variant)]
+        lines = [
+            one for one in json_lines.read(claims.RESULTS) if (one["claim"], one["variant"]) == ("fedlinked", variant)
+        ]
         assert len(lines) == int(shown[1])
         clients = [np.mean(list(one["measured"]["task"].values())) for one in lines]
         assert float(accuracy) == pytest.approx(np.mean(clients), abs=0.000501)

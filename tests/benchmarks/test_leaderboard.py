@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import json_lines
 import leaderboard
 import leaderboard_rows as rows
 import leaderboard_tables as tables
@@ -144,7 +145,7 @@ def test_the_digest_is_of_the_configs_keys_and_the_cells(tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_no_row_was_made_with_other_settings_than_the_boards() -> None:
-    chosen = tuning.settings(tuning.read(), BOARD)
+    chosen = tuning.settings(json_lines.read(tuning.RESULTS), BOARD)
     seeds = sorted({row["seed"] for row in rows.read()})  # also those that only the budgets were confirmed on
     wanted = rows.cells(BOARD, list(BOARD["data"]), list(BOARD["partitions"]), seeds, (), chosen)
     known = {cell.address: cell.settings for cell in wanted}
@@ -299,21 +300,21 @@ def test_cells_and_grids_are_run(cell: rows.Cell, images: Path, tmp_path: Path) 
                    "methods": {}},
     }  # fmt: skip
     assert leaderboard.tune(board, ["digits"], [], images, tmp_path, 1, lines) == 0
-    scores = {line["value"]: line["score"] for line in tuning.read(lines)}
-    (best,) = tuning.winners(tuning.read(lines), board).values()
+    scores = {line["value"]: line["score"] for line in json_lines.read(lines)}
+    (best,) = tuning.winners(json_lines.read(lines), board).values()
     assert scores[best["objective.temperature"]] == max(scores.values())
     assert set(scores) == {0.1, 0.5}
     _, tuned = rows.cells({**board, "mixed": {"keys": {}, "methods": {}}}, ["digits"], ["iid"], [0], (),
-                          tuning.winners(tuning.read(lines), board))  # fmt: skip
+                          tuning.winners(json_lines.read(lines), board))  # fmt: skip
     assert tuned.built(images).objective.temperature == best["objective.temperature"]
     default = tuned.built(images).train.optimizer.lr
     board["tuning"]["methods"] = {"fedsimclr": {"train.optimizer.lr": [default]}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaderboard, "run_cell", None)  # what is there already is not run again
         assert leaderboard.tune(board, ["digits"], [], images, tmp_path, 1, lines) == 0
-    *_, added = tuning.read(lines)
+    *_, added = json_lines.read(lines)
     assert (added["key"], added["value"], added["score"]) == ("train.optimizer.lr", default, max(scores.values()))
-    assert len(tuning.read(lines)) == 3
+    assert len(json_lines.read(lines)) == 3
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
@@ -383,7 +384,7 @@ def test_images_that_are_not_there_are_missed_before_anything_is_run(
 
 
 def test_a_data_set_takes_what_the_grids_of_the_one_named_chose() -> None:
-    lines = tuning.read()
+    lines = json_lines.read(tuning.RESULTS)
     of, found = tuning.winners(lines, BOARD), tuning.settings(lines, BOARD)
     assert {data for data, _ in of} == {"cifar10"}
     assert {own: found["fashion_mnist", own] for _, own in of} == {own: best for (_, own), best in of.items()}

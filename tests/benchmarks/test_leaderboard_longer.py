@@ -47,6 +47,13 @@ def test_means_are_over_the_seeds_of_both_alone() -> None:
     assert longer.change(short, long, LONGER) == longer.change(SHORT, LONG, LONGER)
 
 
+def test_methods_of_other_seeds_are_ordered_by_their_differences() -> None:
+    """The second seed is an easy one, which the reference and the last method alone have: each pair as far apart."""
+    short = [*SHORT, row("fedsimclr", 10, 0.8, seed=1), row("fedsc", 10, 0.7, seed=1)]
+    long = [*LONG, row("fedsimclr", 50, 0.8, seed=1), row("fedsc", 50, 0.78, seed=1)]
+    assert "two orders of the 3 ranked methods: +0.33 by kNN" in longer.change(short, long, LONGER)
+
+
 def test_methods_of_one_board_alone_are_left_out() -> None:
     text = longer.change([one for one in SHORT if one["method"] != "local"], LONG, LONGER)
     assert "`local`" not in text

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import json_lines
 import pytest
 import speed_table
 
 
 def written(path: Path, *lines: dict[str, Any]) -> list[dict[str, Any]]:
     path.write_text("".join(json.dumps({"label": "now", **line}) + "\n" for line in lines))
-    return speed_table.read(path)
+    return json_lines.read(path)
 
 
 def row(table: str, start: str) -> list[str]:

@@ -51,8 +51,15 @@ def test_the_learning_rate_of_every_round(schedule: Any, warmup: int) -> None:
 def test_without_warm_up_not_a_bit_is_another() -> None:
     for rounds in (1, 7, 100):
         config = OptimizerConfig(lr=0.032, schedule="cosine")
-        for t in range(rounds + 1):
+        for t in range(1, rounds + 1):
             assert round_learning_rate(config, t, rounds) == 0.032 / 2 * (1 + math.cos(math.pi * (t - 1) / rounds))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 8])
+def test_what_is_trained_before_the_first_round_has_that_rounds_rate(rounds: int) -> None:
+    """The cosine is even: one round earlier it has the second round's rate, which is 0 in a run of one round."""
+    config = OptimizerConfig(lr=0.4, schedule="cosine")
+    assert round_learning_rate(config, 0, rounds) == round_learning_rate(config, 1, rounds) == 0.4
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])

@@ -23,6 +23,7 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.augment import augment
+from rayfed_ssl.data.pixels.copies import copies
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.uploads import Correlation
@@ -162,6 +163,36 @@ def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path)
     assert set(sets.others) | set(sets.reference) <= set(worker.federation.held_out)
     assert not set(sets.others) & set(sets.reference)
     assert len(draw_sets(worker.federation, 1, LEAST, 0).members) == LEAST
+
+
+def test_a_copy_of_an_image_that_is_trained_on_is_no_non_member(averaged: Path) -> None:
+    """Copies of images of the client itself, of another one and of the public ones are among the images held out; so
+    is one of a test image, and two that are copies of each other, which nobody trains on.
+    """
+    worker, _ = replayed(tiny("fedsimclr", HELD_OUT), averaged, 1, lambda federation: [])
+    whole, held_out = worker.federation, worker.federation.held_out
+    assert held_out is not None
+    shards = [np.array(shard["train"]) for shard in whole.shards]
+    public, shards[3] = shards[3][:5], shards[3][5:]
+    train, test = whole.dataset.train, whole.dataset.test
+    pixels = np.array(train.pixels)
+    trained = np.concatenate([shards[1][:10], shards[2][:10], public])
+    pixels[held_out[:25]] = pixels[trained]
+    pixels[held_out[30]], pixels[held_out[31]] = test.pixels[0], pixels[held_out[32]]
+    dataset = replace(whole.dataset, train=replace(train, pixels=pixels), copies=copies(pixels, test.pixels))
+    federation = replace(
+        whole, dataset=dataset, shards=tuple({"train": shard} for shard in shards), public_indices=public
+    )
+    sets = draw_sets(federation, 1, 1000, 0)
+    seen = {pixels[row].tobytes() for row in np.concatenate([*shards, public])}
+    drawn = np.concatenate([sets.others, sets.reference])
+    assert not any(pixels[row].tobytes() in seen for row in drawn)
+    assert not set(drawn) & set(held_out[:25])
+    unlike = draw_sets(replace(federation, dataset=whole.dataset), 1, 1000, 0)
+    assert set(np.concatenate([unlike.others, unlike.reference])) & set(held_out[:25])  # of images that are no copies
+    left = [row for row in held_out if pixels[row].tobytes() not in seen]
+    assert set(held_out[30:33]) <= set(left)
+    assert len(sets.reference) == len(left) // 3
 
 
 def test_members_are_told_apart_by_no_client_of_the_data(averaged: Path) -> None:

@@ -87,3 +87,14 @@ def test_attention_goes_sample_by_sample() -> None:
         weights = scores.softmax(dim=0)
         close(a[b], weights)
         close(mixed[b], sum(weights[c] * teachers[c, b] for c in range(4)))
+
+
+def test_a_mixture_is_float32_under_autocast_and_of_rows_in_bfloat16() -> None:
+    """FedMKD mixes its teachers where forward passes are bfloat16, whose 8 bits would be off by more than 1e-3."""
+    a, teachers = normal(5, 4).softmax(dim=1).float(), normal(4, 5, 6, seed=1).float()
+    exact = torch.stack([sum(a[b, c] * teachers[c, b] for c in range(4)) for b in range(5)])  # type: ignore[misc]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed, narrow = mixed_teacher(a, teachers), mixed_teacher(a.bfloat16(), teachers.bfloat16())
+    assert mixed.dtype == narrow.dtype == torch.float32
+    close(mixed, exact, rtol=1e-5, atol=1e-6)
+    close(narrow, mixed_teacher(a.bfloat16().float(), teachers.bfloat16().float()), rtol=1e-5, atol=1e-6)

@@ -16,6 +16,7 @@ import numpy as np
 
 from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.data.images import Listing, Payload, Source
 from rayfed_ssl.data.readers.limits import FIRST_ROWS, unseen_classes
 
@@ -105,5 +106,5 @@ def _made(known: _Set, name: str, root: Path, split: str, download: bool, key: s
     except (RuntimeError, OSError, HTTPException, ValueError, KeyError, TypeError, AssertionError) as error:
         what = "could not be downloaded to" if download else "is damaged below"
         mend = "put it there by hand" if download else f"remove it and set {key}.download=true, or put it there"
-        reason = " ".join(str(error).split())[:200]
+        reason = in_one_line(error, 200)
         raise UserError(f"{key}.path: {name} {what} {root} ({reason}); {mend}") from error

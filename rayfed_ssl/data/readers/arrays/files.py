@@ -26,7 +26,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line, printable
 
 AT_A_TIME = 2**20  # bytes of rows read from an .npz file
 DAMAGED = (  # what damaged files raise, beside lzma's error, which is imported where Python has it
@@ -176,5 +176,5 @@ def _readable(called: str, key: str) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, DAMAGED) and type(error).__name__ != "LZMAError":
             raise
-        reason = printable(" ".join(str(error).split())) or type(error).__name__
+        reason = in_one_line(error)
         raise UserError(f"{key}.path: {called} cannot be read ({reason}); is it whole?") from error

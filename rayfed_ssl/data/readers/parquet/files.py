@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.data.readers.split_names import TEST_NAMES, is_file_of, spellings
 from rayfed_ssl.data.readers.walking import ARRAYS, CSV, FROM_TABLE, TABLES
 
@@ -179,7 +179,7 @@ def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(file, pre_buffer=False) as opened:  # else all row groups lie in memory before the first
             yield opened
     except (pa.ArrowException, OSError) as error:
-        reason = printable(" ".join(str(error).split()))
+        reason = in_one_line(error)
         table = f"; {FROM_TABLE}" if file.suffix.lower() in {*TABLES, ".txt"} else ""
         table = f"; {key}.name=table reads it, and the images that it names" if file.suffix.lower() in CSV else table
         table = f"; {key}.name=arrays reads it" if file.suffix.lower() in ARRAYS else table

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.data.images import Source
 from rayfed_ssl.data.readers.parquet.source import Columns, parquet_source
 
@@ -99,6 +99,6 @@ def _downloaded(name: str, folder: tuple[str, ...], revision: str | None, cache:
             f"{key}.path: {name} is not in the cache {printable(cache)}, and the Hub cannot be reached"
         ) from error
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = printable(" ".join(str(error).split()), 200)
+        reason = in_one_line(error, 200)
         raise UserError(f"{key}.path: {name} could not be downloaded ({reason})") from error
     return Path(found)
