@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, SPLITS, of_table, over
+from leaderboard_tables import NAMES, SPLITS, Seeds, of_table, over
 from scipy.stats import kendalltau
 
 LEAST_COMMON = 5  # methods that two tables have to share, to be compared
@@ -75,3 +75,19 @@ def _taus(one: Mapping[str, Sequence[float]], two: Mapping[str, Sequence[float]]
 
 def _shown(taus: Sequence[float]) -> str:
     return " / ".join(f"{tau:+.2f}" for tau in taus)
+
+
+def kept_order(before: Mapping[str, Seeds], after: Mapping[str, Seeds], references: Sequence[str]) -> str:
+    """Kendall's tau between two tables' orders, by each protocol: of the methods of both but ``references``, by how far
+    they are ``over`` the reference.
+    """
+    ranked = [name for name in after if name in before and name not in references]
+    told = []
+    for measure, words in MEASURES.items():
+        columns = [over({name: table[name] for name in ranked}, REFERENCE, measure) for table in (before, after)]
+        common = [name for name in ranked if all(name in column for column in columns)]
+        if len(common) > 1:
+            tau = kendalltau(*([column[name] for name in common] for column in columns)).statistic
+            told.append(f"{tau:+.2f} by {words}")
+    found = ", ".join(told) or "not known yet"
+    return f"Kendall's tau between the two orders of the {len(ranked)} ranked methods: {found}."

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from leaderboard_agreement import kept_order
 from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, kept_order, of_table, paired, placed
+from leaderboard_tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired, placed
 
 BESIDE = (REFERENCE, "local")  # what a method is compared with, after few rounds and after many
 Pair = tuple[Seeds, Seeds]

@@ -97,22 +97,6 @@ def over(methods: Mapping[str, Seeds], reference: str, measure: str = MEASURE) -
     return {method: fmean(pairs) for method, pairs in found.items() if pairs}
 
 
-def kept_order(before: Mapping[str, Seeds], after: Mapping[str, Seeds], references: Sequence[str]) -> str:
-    """Kendall's tau between two tables' orders, by each protocol: of the methods of both but ``references``, by how far
-    they are ``over`` the reference.
-    """
-    ranked = [name for name in after if name in before and name not in references]
-    told = []
-    for measure, words in MEASURES.items():
-        columns = [over({name: table[name] for name in ranked}, REFERENCE, measure) for table in (before, after)]
-        common = [name for name in ranked if all(name in column for column in columns)]
-        if len(common) > 1:
-            tau = kendalltau(*([column[name] for name in common] for column in columns)).statistic
-            told.append(f"{tau:+.2f} by {words}")
-    found = ", ".join(told) or "not known yet"
-    return f"Kendall's tau between the two orders of the {len(ranked)} ranked methods: {found}."
-
-
 def ranks(differences: Mapping[str, float]) -> dict[str, float]:
     """Method -> rank, 1 the largest difference, of equal ones the mean rank."""
     order = rankdata([-value for value in differences.values()])
