@@ -83,13 +83,16 @@ class Proposals(Searcher):  # type: ignore[misc]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         entry = self.running.pop(trial_id)
-        self._note(entry, result or {})
         if error:
             entry.status = "failed"
         elif (ended := self.book.ended(entry)) is not None:
             entry.status = ended
-        else:  # by the scheduler, or to be continued
-            entry.status = "waiting" if self.stopping() else "stopped"
+        elif entry.status != "stopped" and self.stopping():  # not by the scheduler, but to be continued
+            entry.status = "waiting"
+        else:
+            entry.status = "stopped"
+        if entry.status != "waiting":  # then the round that it ended in need not be one that is measured
+            self._note(entry, result or {})
         self.book.save()
         self.finished(entry)
         if self.optimiser:

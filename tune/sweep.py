@@ -287,7 +287,7 @@ def _fit(
         pass
     finally:  # a proposal that never ran is to run yet
         for entry in proposals.running.values():
-            entry.status = "waiting"
+            entry.status = "stopped" if entry.status == "stopped" else "waiting"  # by the scheduler, a moment ago
         book.save()
 
 
@@ -309,12 +309,14 @@ def trial_ended(sweep: Sweep, book: Book, entry: Entry) -> Progress:
 
 
 def trial_line(sweep: Sweep, book: Book, entry: Entry) -> str:
-    """What became of a trial."""
+    """What became of a trial. One that the scheduler stopped is still at the round that it is in."""
     value = book.value(entry, sweep.settings.metric)
     seed = f" repeat {entry.repetition}" if sweep.settings.repeat > 1 else ""
     point = scheduled(book.folder / entry.name, entry.point)
     shown = "  ".join(f"{key}={value}" for key, value in point.items())
     measured = "-" if value is None else f"{value:.4g}"
+    if entry.status == "stopped" and entry.reports:
+        measured += f" at round {entry.reports[-1][0]}"
     status = "interrupted" if entry.status == "waiting" else entry.status
     line = f"{entry.name}  {status}  {sweep.settings.metric} {measured}  {shown}{seed}"
     if entry.status == "diverged" and (summary := book.summary(entry)) is not None:
