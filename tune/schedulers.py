@@ -46,8 +46,8 @@ class Named:
 
 
 class LastingAsha(AsyncHyperBandScheduler):  # type: ignore[misc]
-    """ASHA over several sessions. Its rungs have what the trials of ``book`` reported before, so one that goes on is not
-    judged a second time at a rung that it passed, by what it measured later. What it stops is noted in the book at once.
+    """ASHA over several sessions. Its rungs hold what the trials of ``book`` reported before: a trial that goes on is
+    not judged a second time at a rung that it passed, by what it measured later. What it stops is so in the book, too.
     """
 
     def __init__(self, book: Book, **settings: Any) -> None:

@@ -79,7 +79,7 @@ def run_sweep(
             nothing is half-written. Or no trial found a place within ``resources.wait_s``, or the disk takes no more.
     """
     refuse_uri(folder)
-    with full_disk_in_one_line(folder), claimed(folder) as why_not:
+    with disk_in_one_line(folder), claimed(folder) as why_not:
         examine(sweep, folder, resume)
         folder = folder.absolute()
         begun = (folder / "trials.json").exists()  # then a trial that the images refuse has failed, and is kept so
@@ -96,16 +96,25 @@ def run_sweep(
 
 
 @contextlib.contextmanager
-def full_disk_in_one_line(folder: Path) -> Iterator[None]:
-    """Turn the error of a disk that takes no more into one line, which says how to go on. Raises UserError."""
+def disk_in_one_line(folder: Path) -> Iterator[None]:
+    """Turn the error of a disk that takes no more, or of a folder that can be written to no more, into one line, which
+    says how to go on. Raises UserError; any other error stays itself.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full and not _refused(folder, error):
             raise
-        raise UserError(
-            f"--out: cannot write into {folder} ({os.strerror(error.errno)}); make room: --resume goes on"
-        ) from error
+        way = "make room: --resume goes on" if full else "--resume goes on once it can be written to"
+        raise UserError(f"--out: cannot write into {folder} ({os.strerror(error.errno or 0)}); {way}") from error
+
+
+def _refused(folder: Path, error: OSError) -> bool:
+    """Whether it is the folder, or a file in it, that may be written to no more."""
+    if isinstance(error, PermissionError):
+        return isinstance(error.filename, str) and Path(error.filename).absolute().is_relative_to(folder.absolute())
+    return error.errno in (errno.EROFS, errno.EFBIG)
 
 
 def refuse_unfit(sweep: Sweep, trials: Sequence[tuple[Point, RunConfig]]) -> None:
@@ -148,9 +157,10 @@ def run_trials(
         ended: hears of every trial that ends; by default ``say`` takes its line.
         on_begin: called once, when the folder is there and no trial has started.
     Raises:
-        UserError: the resources cannot be used, or no trial found a place within ``resources.wait_s``.
+        UserError: the resources cannot be used, no trial found a place within ``resources.wait_s``, or the disk takes
+            no more.
     """
-    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session:
+    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session, disk_in_one_line(folder):
         if in_job():
             check_paths(first, folder)
         space = trial_slots(

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.exceptions import RayTaskError
 
+from rayfed_ssl.base.text import last_line
 from rayfed_ssl.storage import failure
 from tune.room import Patience
 from tune.search import Proposals
@@ -72,8 +74,13 @@ class Watch(tune.Callback):  # type: ignore[misc]
         self.read_on()
         folder = self.folder / str(trial)
         kept = failure.kept(folder)
-        reason = "its process died" if kept is None else f"{kept} ({folder / failure.ERROR})"
-        self.say(f"{trial} failed: {reason}")
+        self.say(f"{trial} failed: {_reason(trial) if kept is None else f'{kept} ({folder / failure.ERROR})'}")
+
+
+def _reason(trial: Any) -> str:
+    """Why a trial failed that could not write it into its folder."""
+    error = trial.get_pickled_error()
+    return last_line(str(error)) if isinstance(error, RayTaskError) else "its process died"
 
 
 class Population(Watch):

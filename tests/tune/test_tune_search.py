@@ -427,7 +427,10 @@ def test_what_asha_stops_stays_stopped_where_a_stop_of_all_comes_at_the_same_tim
     given.on_trial_result(trials[0].trial_id, better)
     given.on_trial_complete(trials[1].trial_id, worse | {"done": True})
     given.on_trial_complete(trials[0].trial_id, {"round": 2, "score": 0.9, "done": True})  # measured in round 1
-    assert [(entry.name, entry.status) for entry in finished] == [("trial-00001", "stopped"), ("trial-00000", "waiting")]
+    assert [(entry.name, entry.status) for entry in finished] == [
+        ("trial-00001", "stopped"),
+        ("trial-00000", "waiting"),
+    ]
     assert [entry.reports for entry in given.book.entries[:2]] == [[(1, 0.9)], [(1, 0.1)]]
     again, _ = proposals(made, tmp_path)
     assert [point["trial"] for point in drained(again)] == [0, 2]
