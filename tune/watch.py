@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,8 +79,8 @@ class Watch(tune.Callback):  # type: ignore[misc]
 
 
 def _reason(trial: Any) -> str:
-    """Why a trial failed that could not write it into its folder."""
-    error = trial.get_pickled_error()
+    """Why a trial failed that wrote nothing about it into its folder: it could not, or its process died."""
+    error = None if trial.pickled_error_file is None else pickle.loads(Path(trial.pickled_error_file).read_bytes())
     return last_line(str(error)) if isinstance(error, RayTaskError) else "its process died"
 
 

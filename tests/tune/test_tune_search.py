@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError, RayTaskError
 from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search import Searcher
 
@@ -133,6 +134,35 @@ def test_a_trial_that_diverged_is_over_and_has_no_score(tmp_path: Path) -> None:
 )
 def test_a_trials_reason_is_never_blank(trace: str, reason: str) -> None:
     assert last_line(trace) == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            RayTaskError("train", "Traceback ..\nOSError: [Errno 30] Read-only file system", OSError(30, "")),
+            "OSError: [E",
+        ),
+        (ActorDiedError(), "its process died"),
+        (None, "its process died"),
+    ],
+)
+def test_a_trial_that_could_not_write_why_it_failed_did_not_die(
+    error: Exception | None, reason: str, tmp_path: Path
+) -> None:
+    class Failed:
+        pickled_error_file = None if error is None else tmp_path / "error.pkl"
+
+        def __str__(self) -> str:
+            return trial_name(0)
+
+    if error is not None:
+        (tmp_path / "error.pkl").write_bytes(ray.cloudpickle.dumps(error))
+    given, _ = proposals(sweep(tmp_path, space=ONE), tmp_path)
+    said: list[str] = []
+    Watch(tmp_path, given, said.append, lambda: False).on_trial_error(1, [], Failed())
+    assert len(said) == 1
+    assert said[0].startswith(f"trial-00000 failed: {reason}")
 
 
 def test_nothing_new_starts_once_a_stop_was_asked_for(tmp_path: Path) -> None:
