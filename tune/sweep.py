@@ -23,6 +23,7 @@ import ray
 from ray import tune
 from ray.util.placement_group import placement_group_table
 
+from actors.order import RESTARTS
 from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
@@ -170,15 +171,24 @@ def run_trials(
             settle(path)
         book = Book(folder, sweep.settings.repeat)
         hear = ended or (lambda progress: say(progress.line))
-        proposals = Proposals(sweep, book, lambda entry: hear(trial_ended(sweep, book, entry)), stopping)
+
+        def propose() -> Proposals:
+            return Proposals(sweep, book, lambda entry: hear(trial_ended(sweep, book, entry)), stopping)
+
+        proposals = propose()
         (folder / STOP).unlink(missing_ok=True)
         begin(sweep, book, on_begin)
         say(f"{opening(sweep, book)}; {space.line}")
         try:
-            if proposals.left:
-                _fit(
-                    sweep, folder, first=first, space=space, book=book, proposals=proposals, say=say, stopping=stopping
-                )
+            died = _fit(sweep, folder, first, space, proposals, say, stopping) if proposals.left else []
+            for _ in range(RESTARTS):
+                if not died or stopping():
+                    break
+                say(f"{len(died)} trial(s) whose process died go on from their newest checkpoints")
+                shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
+                for entry in died:
+                    entry.status = "waiting"
+                died = _fit(sweep, folder, first, space, propose(), say, stopping)
         finally:
             shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
             (folder / STOP).unlink(missing_ok=True)
@@ -252,14 +262,14 @@ def _node(session: Session) -> str:
 def _fit(
     sweep: Sweep,
     folder: Path,
-    *,
     first: RunConfig,
     space: TrialSlots,
-    book: Book,
     proposals: Proposals,
     say: Callable[[str], None],
     stopping: Callable[[], bool],
-) -> None:
+) -> list[Entry]:
+    """Run what is proposed. Returns the trials that failed because their process died."""
+    book = proposals.book
     os.environ.update(SETTINGS)
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -299,6 +309,7 @@ def _fit(
         for entry in proposals.running.values():
             entry.status = "stopped" if entry.status == "stopped" else "waiting"  # by the scheduler, a moment ago
         book.save()
+    return [entry for entry in book.entries if entry.name in watch.died]
 
 
 def _name(trial: Any) -> str:
