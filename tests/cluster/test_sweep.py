@@ -198,7 +198,7 @@ def test_a_trial_whose_process_dies_goes_on_when_the_others_are_over(tmp_path: P
 
     results, lines = swept(made, out, stopping=kill_once)
     assert len(killed) == 1
-    assert [line.split("  accuracy")[0] for line in lines[1:]] == [
+    assert [line.split("  accuracy")[0] for line in lines[1:] if "no CUDA" not in line] == [
         "trial-00000  failed", "trial-00000 failed: its process died", "trial-00001  complete",
         "1 trial(s) whose process died go on from their newest checkpoints", "trial-00000  complete",
     ]  # fmt: skip
