@@ -142,7 +142,7 @@ def optimiser(sweep: Sweep, book: Book) -> Searcher:
     past = [book.of(c)[0].point for c in range(book.configurations)]
     search: Searcher
     if settings.search == "optuna":
-        _installed("optuna").logging.set_verbosity(logging.WARNING)
+        installed("optuna").logging.set_verbosity(logging.WARNING)
         from ray.tune.search.optuna import OptunaSearch
 
         search = OptunaSearch(
@@ -150,7 +150,7 @@ def optimiser(sweep: Sweep, book: Book) -> Searcher:
             seed=settings.seed + len(past), points_to_evaluate=past,
         )  # fmt: skip
     else:
-        _installed("hyperopt")
+        installed("hyperopt")
         from ray.tune.search.hyperopt import HyperOptSearch
 
         search = HyperOptSearch(
@@ -163,7 +163,8 @@ def optimiser(sweep: Sweep, book: Book) -> Searcher:
     return search
 
 
-def _installed(package: str) -> Any:
+def installed(package: str) -> Any:
+    """An optimiser's package. Raises UserError where it is not there."""
     try:
         return importlib.import_module(package)
     except ImportError:

@@ -41,7 +41,7 @@ from tune.groups import settled_groups
 from tune.results import Results, collect
 from tune.room import Patience, TrialSlots, trial_slots
 from tune.schedulers import members, scheduler
-from tune.search import Proposals
+from tune.search import Proposals, installed
 from tune.trial import STOP, Trial, TrialOrder, settle
 from tune.watch import Population, StoppedBeforePlacement, Watch
 
@@ -82,6 +82,8 @@ def run_sweep(
     refuse_uri(folder)
     with disk_in_one_line(folder), claimed(folder) as why_not:
         examine(sweep, folder, resume)
+        if sweep.configurations is None:  # an optimiser proposes them
+            installed(sweep.settings.search)
         folder = folder.absolute()
         begun = (folder / "trials.json").exists()  # then a trial that the images refuse has failed, and is kept so
         trials = sweep.check()

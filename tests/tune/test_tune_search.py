@@ -19,6 +19,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import last_line
 from tests.tune.sweeps import LR, sweep
 from tune import search
+from tune import sweep as sweep_module
 from tune.book import Book, Entry, history, measured, scheduled, score, trial_name
 from tune.config import Sweep
 from tune.schedulers import WithinRanges, scheduler
@@ -285,7 +286,7 @@ def test_an_optimiser_is_told_the_final_score_of_what_was_interrupted_and_no_oth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.tune.search.optuna.OptunaSearch", Proposer)
-    monkeypatch.setattr(search, "_installed", lambda package: SimpleNamespace(logging=SimpleNamespace(
+    monkeypatch.setattr(search, "installed", lambda package: SimpleNamespace(logging=SimpleNamespace(
         WARNING=30, set_verbosity=lambda level: None)))  # fmt: skip
     made, stop = sweep(tmp_path, search="optuna", **RANGE), list[bool]()
     given, _ = proposals(made, tmp_path, lambda: bool(stop))
@@ -319,8 +320,13 @@ def test_an_optimiser_that_is_not_installed_is_named(
 
     monkeypatch.setitem(sys.modules, package, None)
     made = sweep(tmp_path, search=package, **RANGE)
-    with pytest.raises(UserError, match=f"search: found {package}, which is not installed; pip install {package}"):
+    said = f"search: found {package}, which is not installed; pip install {package}"
+    with pytest.raises(UserError, match=said):
         optimiser(made, Book(tmp_path, 1))
+    monkeypatch.setattr(sweep_module, "connect", None)  # it is said before Ray starts
+    with pytest.raises(UserError, match=said):
+        sweep_module.run_sweep(made, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("package", ["optuna", "hyperopt"])
