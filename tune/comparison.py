@@ -248,7 +248,7 @@ def run_comparison(
         UserError: nothing fits, the folder or the resources cannot be used, or another command works in the folder;
             nothing is half-written. Or the disk takes no more.
     """
-    from tune.sweep import examine, full_disk_in_one_line, run_trials, say_first, say_unlocked
+    from tune.sweep import disk_in_one_line, examine, run_trials, say_first, say_unlocked
 
     folder = folder.absolute()
     if not variants.points:
@@ -257,7 +257,7 @@ def run_comparison(
     def on_begin() -> None:
         _dump(variants, folder)
 
-    with full_disk_in_one_line(folder), claimed(folder) as why_not:
+    with disk_in_one_line(folder), claimed(folder) as why_not:
         _examine(variants, folder, resume)
         shown = _shown_metric(variants)
         examine(variants.sweep(_metric_of(folder) or shown), folder, resume)

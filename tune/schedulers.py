@@ -1,37 +1,29 @@
-"""Tune's schedulers for a sweep: ASHA that knows of earlier trials, and a population whose members wait."""
+"""Tune's schedulers for a sweep: ASHA that goes on where an earlier session was, a population whose members wait."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 
 from tune.blocks import Asha, Pbt
-from tune.book import OVER, Book, scheduled
+from tune.book import Book, scheduled
 from tune.config import Sweep
 from tune.search import SCORE, Proposals, domain
 
 
 def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
-    """Tune's scheduler, told of the trials that are over already."""
+    """Tune's scheduler; ASHA is told what all trials reported in earlier sessions."""
     settings = sweep.settings
     match settings.scheduler:
         case Asha(grace=grace, reduction=reduction):
             longest = max(sweep.run(e.point).train.rounds for e in book.entries) if book.entries else 0
-            made = AsyncHyperBandScheduler(
-                time_attr="round", metric=SCORE, mode=settings.mode, grace_period=grace, reduction_factor=reduction,
-                max_t=max(longest, sweep.check()[0][1].train.rounds, grace + 1),
+            return LastingAsha(
+                book, time_attr="round", metric=SCORE, mode=settings.mode, grace_period=grace,
+                reduction_factor=reduction, max_t=max(longest, sweep.check()[0][1].train.rounds, grace + 1),
             )  # fmt: skip
-            for entry in book.entries:
-                if entry.status in OVER:
-                    past = SimpleNamespace(trial_id=f"past-{entry.trial}")
-                    made.on_trial_add(None, past)
-                    for round, value in entry.reports:
-                        made.on_trial_result(None, past, {"round": round, SCORE: value})
-            return made
         case Pbt(interval=interval, quantile=quantile, resample=resample):
             mutations = {
                 key: list(values) if (values := dimension.values) else domain(dimension)
@@ -44,6 +36,44 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
                 synch=True,  # all are compared at the same round, in whichever order they started
             )  # fmt: skip
     return None
+
+
+@dataclass(frozen=True)
+class Named:
+    """A trial as ASHA's rungs know it: by its name, where Tune's own ``trial_id`` is another one in every session."""
+
+    trial_id: str
+
+
+class LastingAsha(AsyncHyperBandScheduler):  # type: ignore[misc]
+    """ASHA over several sessions. Its rungs hold what the trials of ``book`` reported before: a trial that goes on is
+    not judged a second time at a rung that it passed, by what it measured later. What it stops is so in the book, too.
+    """
+
+    def __init__(self, book: Book, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.book = book
+        for entry in book.entries:
+            past = Named(entry.name)
+            super().on_trial_add(None, past)
+            for round, value in entry.reports:
+                super().on_trial_result(None, past, {"round": round, SCORE: value})
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_add(tune_controller, Named(str(trial)))
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_remove(tune_controller, Named(str(trial)))
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        decision = str(super().on_trial_result(tune_controller, Named(str(trial)), result))
+        for entry in self.book.entries if decision == self.STOP else ():
+            if entry.name == str(trial):
+                entry.status = "stopped"
+        return decision
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        super().on_trial_complete(tune_controller, Named(str(trial)), result)
 
 
 class SynchronousPopulation(PopulationBasedTraining):  # type: ignore[misc]

@@ -83,13 +83,16 @@ class Proposals(Searcher):  # type: ignore[misc]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         entry = self.running.pop(trial_id)
-        self._note(entry, result or {})
         if error:
             entry.status = "failed"
         elif (ended := self.book.ended(entry)) is not None:
             entry.status = ended
-        else:  # by the scheduler, or to be continued
-            entry.status = "waiting" if self.stopping() else "stopped"
+        elif entry.status != "stopped" and self.stopping():  # not by the scheduler, but to be continued
+            entry.status = "waiting"
+        else:
+            entry.status = "stopped"
+        if entry.status != "waiting":  # then the round that it ended in need not be one that is measured
+            self._note(entry, result or {})
         self.book.save()
         self.finished(entry)
         if self.optimiser:
@@ -139,7 +142,7 @@ def optimiser(sweep: Sweep, book: Book) -> Searcher:
     past = [book.of(c)[0].point for c in range(book.configurations)]
     search: Searcher
     if settings.search == "optuna":
-        _installed("optuna").logging.set_verbosity(logging.WARNING)
+        installed("optuna").logging.set_verbosity(logging.WARNING)
         from ray.tune.search.optuna import OptunaSearch
 
         search = OptunaSearch(
@@ -147,7 +150,7 @@ def optimiser(sweep: Sweep, book: Book) -> Searcher:
             seed=settings.seed + len(past), points_to_evaluate=past,
         )  # fmt: skip
     else:
-        _installed("hyperopt")
+        installed("hyperopt")
         from ray.tune.search.hyperopt import HyperOptSearch
 
         search = HyperOptSearch(
@@ -160,7 +163,8 @@ def optimiser(sweep: Sweep, book: Book) -> Searcher:
     return search
 
 
-def _installed(package: str) -> Any:
+def installed(package: str) -> Any:
+    """An optimiser's package. Raises UserError where it is not there."""
     try:
         return importlib.import_module(package)
     except ImportError:

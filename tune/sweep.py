@@ -23,6 +23,7 @@ import ray
 from ray import tune
 from ray.util.placement_group import placement_group_table
 
+from actors.order import RESTARTS
 from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
@@ -40,7 +41,7 @@ from tune.groups import settled_groups
 from tune.results import Results, collect
 from tune.room import Patience, TrialSlots, trial_slots
 from tune.schedulers import members, scheduler
-from tune.search import Proposals
+from tune.search import Proposals, installed
 from tune.trial import STOP, Trial, TrialOrder, settle
 from tune.watch import Population, StoppedBeforePlacement, Watch
 
@@ -79,8 +80,10 @@ def run_sweep(
             nothing is half-written. Or no trial found a place within ``resources.wait_s``, or the disk takes no more.
     """
     refuse_uri(folder)
-    with full_disk_in_one_line(folder), claimed(folder) as why_not:
+    with disk_in_one_line(folder), claimed(folder) as why_not:
         examine(sweep, folder, resume)
+        if sweep.configurations is None:  # an optimiser proposes them
+            installed(sweep.settings.search)
         folder = folder.absolute()
         begun = (folder / "trials.json").exists()  # then a trial that the images refuse has failed, and is kept so
         trials = sweep.check()
@@ -96,16 +99,25 @@ def run_sweep(
 
 
 @contextlib.contextmanager
-def full_disk_in_one_line(folder: Path) -> Iterator[None]:
-    """Turn the error of a disk that takes no more into one line, which says how to go on. Raises UserError."""
+def disk_in_one_line(folder: Path) -> Iterator[None]:
+    """Turn the error of a disk that takes no more, or of a folder that can be written to no more, into one line, which
+    says how to go on. Raises UserError; any other error stays itself.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full and not _refused(folder, error):
             raise
-        raise UserError(
-            f"--out: cannot write into {folder} ({os.strerror(error.errno)}); make room: --resume goes on"
-        ) from error
+        way = "make room: --resume goes on" if full else "--resume goes on once it can be written to"
+        raise UserError(f"--out: cannot write into {folder} ({os.strerror(error.errno or 0)}); {way}") from error
+
+
+def _refused(folder: Path, error: OSError) -> bool:
+    """Whether it is the folder, or a file in it, that may be written to no more."""
+    if isinstance(error, PermissionError):
+        return isinstance(error.filename, str) and Path(error.filename).absolute().is_relative_to(folder.absolute())
+    return error.errno in (errno.EROFS, errno.EFBIG)
 
 
 def refuse_unfit(sweep: Sweep, trials: Sequence[tuple[Point, RunConfig]]) -> None:
@@ -148,9 +160,10 @@ def run_trials(
         ended: hears of every trial that ends; by default ``say`` takes its line.
         on_begin: called once, when the folder is there and no trial has started.
     Raises:
-        UserError: the resources cannot be used, or no trial found a place within ``resources.wait_s``.
+        UserError: the resources cannot be used, no trial found a place within ``resources.wait_s``, or the disk takes
+            no more.
     """
-    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session:
+    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session, disk_in_one_line(folder):
         if in_job():
             check_paths(first, folder)
         space = trial_slots(
@@ -160,15 +173,24 @@ def run_trials(
             settle(path)
         book = Book(folder, sweep.settings.repeat)
         hear = ended or (lambda progress: say(progress.line))
-        proposals = Proposals(sweep, book, lambda entry: hear(trial_ended(sweep, book, entry)), stopping)
+
+        def propose() -> Proposals:
+            return Proposals(sweep, book, lambda entry: hear(trial_ended(sweep, book, entry)), stopping)
+
+        proposals = propose()
         (folder / STOP).unlink(missing_ok=True)
         begin(sweep, book, on_begin)
         say(f"{opening(sweep, book)}; {space.line}")
         try:
-            if proposals.left:
-                _fit(
-                    sweep, folder, first=first, space=space, book=book, proposals=proposals, say=say, stopping=stopping
-                )
+            died = _fit(sweep, folder, first, space, proposals, say, stopping) if proposals.left else []
+            for _ in range(RESTARTS):
+                if not died or stopping():
+                    break
+                say(f"{len(died)} trial(s) whose process died go on from their newest checkpoints")
+                shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
+                for entry in died:
+                    entry.status = "waiting"
+                died = _fit(sweep, folder, first, space, propose(), say, stopping)
         finally:
             shutil.rmtree(folder / TUNE_FILES, ignore_errors=True)
             (folder / STOP).unlink(missing_ok=True)
@@ -242,14 +264,14 @@ def _node(session: Session) -> str:
 def _fit(
     sweep: Sweep,
     folder: Path,
-    *,
     first: RunConfig,
     space: TrialSlots,
-    book: Book,
     proposals: Proposals,
     say: Callable[[str], None],
     stopping: Callable[[], bool],
-) -> None:
+) -> list[Entry]:
+    """Run what is proposed. Returns the trials that failed because their process died."""
+    book = proposals.book
     os.environ.update(SETTINGS)
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -287,8 +309,9 @@ def _fit(
         pass
     finally:  # a proposal that never ran is to run yet
         for entry in proposals.running.values():
-            entry.status = "waiting"
+            entry.status = "stopped" if entry.status == "stopped" else "waiting"  # by the scheduler, a moment ago
         book.save()
+    return [entry for entry in book.entries if entry.name in watch.died]
 
 
 def _name(trial: Any) -> str:
@@ -309,12 +332,14 @@ def trial_ended(sweep: Sweep, book: Book, entry: Entry) -> Progress:
 
 
 def trial_line(sweep: Sweep, book: Book, entry: Entry) -> str:
-    """What became of a trial."""
+    """What became of a trial. One that the scheduler stopped is still at the round that it is in."""
     value = book.value(entry, sweep.settings.metric)
     seed = f" repeat {entry.repetition}" if sweep.settings.repeat > 1 else ""
     point = scheduled(book.folder / entry.name, entry.point)
     shown = "  ".join(f"{key}={value}" for key, value in point.items())
     measured = "-" if value is None else f"{value:.4g}"
+    if entry.status == "stopped" and entry.reports:
+        measured += f" at round {entry.reports[-1][0]}"
     status = "interrupted" if entry.status == "waiting" else entry.status
     line = f"{entry.name}  {status}  {sweep.settings.metric} {measured}  {shown}{seed}"
     if entry.status == "diverged" and (summary := book.summary(entry)) is not None:

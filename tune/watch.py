@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.exceptions import RayTaskError
 
+from rayfed_ssl.base.text import last_line
 from rayfed_ssl.storage import failure
 from tune.room import Patience
 from tune.search import Proposals
@@ -36,6 +39,7 @@ class Watch(tune.Callback):  # type: ignore[misc]
         self.patience = patience
         self.seen = {path: path.stat().st_size for path in folder.glob(f"trial-*/{LOG}")}
         self.told: set[str] = set()
+        self.died: set[str] = set()  # trials whose process did
         self.looked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,9 +75,20 @@ class Watch(tune.Callback):  # type: ignore[misc]
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.read_on()
         folder = self.folder / str(trial)
-        kept = failure.kept(folder)
-        reason = "its process died" if kept is None else f"{kept} ({folder / failure.ERROR})"
+        if (kept := failure.kept(folder)) is not None:
+            reason = f"{kept} ({folder / failure.ERROR})"
+        elif (error := _raised(trial)) is not None:  # and could not be written there
+            reason = last_line(str(error))
+        else:
+            reason = "its process died"
+            self.died.add(str(trial))
         self.say(f"{trial} failed: {reason}")
+
+
+def _raised(trial: Any) -> RayTaskError | None:
+    """What a trial raised; None where its process died."""
+    error = None if trial.pickled_error_file is None else pickle.loads(Path(trial.pickled_error_file).read_bytes())
+    return error if isinstance(error, RayTaskError) else None
 
 
 class Population(Watch):

@@ -184,6 +184,32 @@ def test_a_stop_ends_trials_after_their_round_and_one_that_diverges_is_over(tmp_
     assert results.left == 0
 
 
+def test_a_trial_whose_process_dies_goes_on_when_the_others_are_over(tmp_path: Path) -> None:
+    rounds, out = 20, tmp_path / "out"
+    made = sweep(tmp_path, "concurrent=1", run=of_rounds(rounds), space={LR: {"grid": [0.01, 0.1]}}, overrides=SHARES)
+    killed: list[int] = []
+
+    def kill_once() -> bool:
+        if not killed and list(out.glob("trial-00000/checkpoints/round-*/complete.json")):
+            killed.extend(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ResourceTrainable"))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        return False
+
+    results, lines = swept(made, out, stopping=kill_once)
+    assert len(killed) == 1
+    assert [line.split("  accuracy")[0] for line in lines[1:] if "no CUDA" not in line] == [
+        "trial-00000  failed", "trial-00000 failed: its process died", "trial-00001  complete",
+        "1 trial(s) whose process died go on from their newest checkpoints", "trial-00000  complete",
+    ]  # fmt: skip
+    assert results.counts == {"complete": 2}
+    assert not (out / ".tune").exists()
+    for name in summaries(out):
+        run_locally(load_run(out / name / "config.yaml"), tmp_path / name)
+        assert encoders(out / name) == encoders(tmp_path / name)
+        assert measured(out / name) == measured(tmp_path / name)
+
+
 def test_a_population_exchanges_checkpoints_and_says_so(tmp_path: Path) -> None:
     space = {LR: {"choice": [1e-7, 0.05]}}  # the seed draws one of each
     made = sweep(

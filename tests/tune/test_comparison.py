@@ -460,9 +460,9 @@ def test_a_full_disk_is_one_line_and_any_other_error_stays_itself(
     """The command line took it for one of standard output."""
     out = tmp_path / "out"
 
-    def refused(number: int, kind: type[Exception]) -> str:
+    def refused(number: int, kind: type[Exception], file: Path | None = None) -> str:
         def full(*_: Any) -> Any:
-            raise OSError(number, os.strerror(number))
+            raise OSError(number, os.strerror(number), *([] if file is None else [str(file)]))
 
         monkeypatch.setattr(module, "_run_here", full)
         with pytest.raises(kind) as caught:
@@ -473,3 +473,13 @@ def test_a_full_disk_is_one_line_and_any_other_error_stays_itself(
     assert said.startswith("--out: cannot write into ")
     assert said.endswith(" (No space left on device); make room: --resume goes on")
     assert "Input/output error" in refused(errno.EIO, OSError)
+    later = "; --resume goes on once it can be written to"
+    for number, file, reason in (
+        (errno.EROFS, None, "Read-only file system"),
+        (errno.EFBIG, None, "File too large"),
+        (errno.EACCES, out / ".trials.json.tmp", "Permission denied"),
+        (errno.EPERM, out / "trial-00000" / "trial.log", "Operation not permitted"),
+    ):
+        assert refused(number, UserError, file) == f"--out: cannot write into {out} ({reason}){later}"
+    assert "Permission denied" in refused(errno.EACCES, PermissionError, tmp_path / "elsewhere")
+    assert "Permission denied" in refused(errno.EACCES, PermissionError)

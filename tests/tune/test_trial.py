@@ -36,9 +36,10 @@ from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep
 from tune import config as sweep_config
 from tune import room as room_module
+from tune import sweep as sweep_module
 from tune import trial as module
 from tune import watch as watch_module
-from tune.book import Book, history, scheduled
+from tune.book import Book, Entry, history, scheduled
 from tune.config import Sweep
 from tune.room import Patience, TrialSlots
 from tune.schedulers import SynchronousPopulation, scheduler
@@ -378,6 +379,29 @@ def test_a_sweep_with_a_trial_that_the_images_refused_goes_on(tmp_path: Path, mo
     monkeypatch.setattr("tune.sweep.run_trials", lambda *args, **options: 1)
     monkeypatch.setattr("tune.sweep.collect", lambda made, book: book)
     assert run_sweep(made, out, resume=True) == 1
+
+
+def test_a_trial_whose_process_dies_again_and_again_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_session: ModuleType
+) -> None:
+    attempts: list[int] = []
+
+    def dies(made: Sweep, folder: Path, first: Any, space: Any, proposals: Proposals, *_: Any) -> list[Entry]:
+        attempts.append(proposals.left)
+        for entry in proposals.todo:
+            entry.status = "complete" if entry.trial else "failed"
+        return proposals.book.entries[:1]
+
+    monkeypatch.setattr(sweep_module, "_fit", dies)
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2]}}, overrides={"resources.cpus_per_client": 0.5})
+    lines: list[str] = []
+    results = run_sweep(made, tmp_path / "out", say=lines.append)
+    assert attempts == [2, 1, 1, 1, 1]
+    assert lines[1:] == ["1 trial(s) whose process died go on from their newest checkpoints"] * 4
+    assert results.counts == {"failed": 1, "complete": 1}
+    attempts.clear()
+    stopped = run_sweep(made, tmp_path / "out", resume=True, stopping=lambda: True)
+    assert (attempts, stopped.counts["failed"]) == ([1], 1)
 
 
 def test_a_second_sweep_in_the_folder_is_refused_before_it_writes_anything(

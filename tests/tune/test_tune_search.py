@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError, RayTaskError
+from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search import Searcher
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import last_line
 from tests.tune.sweeps import LR, sweep
 from tune import search
+from tune import sweep as sweep_module
 from tune.book import Book, Entry, history, measured, scheduled, score, trial_name
 from tune.config import Sweep
 from tune.schedulers import WithinRanges, scheduler
@@ -132,6 +135,35 @@ def test_a_trial_that_diverged_is_over_and_has_no_score(tmp_path: Path) -> None:
 )
 def test_a_trials_reason_is_never_blank(trace: str, reason: str) -> None:
     assert last_line(trace) == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            RayTaskError("train", "Traceback ..\nOSError: [Errno 30] Read-only file system", OSError(30, "")),
+            "OSError: [E",
+        ),
+        (ActorDiedError(), "its process died"),
+        (None, "its process died"),
+    ],
+)
+def test_a_trial_that_could_not_write_why_it_failed_did_not_die(
+    error: Exception | None, reason: str, tmp_path: Path
+) -> None:
+    class Failed:
+        pickled_error_file = None if error is None else tmp_path / "error.pkl"
+
+        def __str__(self) -> str:
+            return trial_name(0)
+
+    if error is not None:
+        (tmp_path / "error.pkl").write_bytes(ray.cloudpickle.dumps(error))
+    given, _ = proposals(sweep(tmp_path, space=ONE), tmp_path)
+    said: list[str] = []
+    Watch(tmp_path, given, said.append, lambda: False).on_trial_error(1, [], Failed())
+    assert len(said) == 1
+    assert said[0].startswith(f"trial-00000 failed: {reason}")
 
 
 def test_nothing_new_starts_once_a_stop_was_asked_for(tmp_path: Path) -> None:
@@ -254,7 +286,7 @@ def test_an_optimiser_is_told_the_final_score_of_what_was_interrupted_and_no_oth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.tune.search.optuna.OptunaSearch", Proposer)
-    monkeypatch.setattr(search, "_installed", lambda package: SimpleNamespace(logging=SimpleNamespace(
+    monkeypatch.setattr(search, "installed", lambda package: SimpleNamespace(logging=SimpleNamespace(
         WARNING=30, set_verbosity=lambda level: None)))  # fmt: skip
     made, stop = sweep(tmp_path, search="optuna", **RANGE), list[bool]()
     given, _ = proposals(made, tmp_path, lambda: bool(stop))
@@ -288,8 +320,13 @@ def test_an_optimiser_that_is_not_installed_is_named(
 
     monkeypatch.setitem(sys.modules, package, None)
     made = sweep(tmp_path, search=package, **RANGE)
-    with pytest.raises(UserError, match=f"search: found {package}, which is not installed; pip install {package}"):
+    said = f"search: found {package}, which is not installed; pip install {package}"
+    with pytest.raises(UserError, match=said):
         optimiser(made, Book(tmp_path, 1))
+    monkeypatch.setattr(sweep_module, "connect", None)  # it is said before Ray starts
+    with pytest.raises(UserError, match=said):
+        sweep_module.run_sweep(made, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("package", ["optuna", "hyperopt"])
@@ -368,6 +405,71 @@ def test_asha_remembers_finished_trials_after_a_restart(tmp_path: Path) -> None:
         asha.on_trial_add(None, trial)
         verdicts.append(asha.on_trial_result(None, trial, {"round": 1, "score": 0.1}))
     assert verdicts == ["CONTINUE", "STOP"]
+
+
+class Trial:
+    """What Tune hands to schedulers: a name of ours, and an id of its own that is new in every session."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.trial_id = number, f"tune-{id(self)}"
+
+    def __str__(self) -> str:
+        return trial_name(self.number)
+
+
+@pytest.mark.parametrize("cut", range(12))
+def test_asha_interrupted_anywhere_stops_what_it_stops_uninterrupted(cut: int, tmp_path: Path) -> None:
+    """Two trials at a time; the second session's Tune knows nothing of the first. Ray's own scheduler is the truth."""
+    values = {0: [0.30, 0.35, 0.40, 0.60], 1: [0.50, 0.55, 0.60, 0.70], 2: [0.45, 0.30], 3: [0.35]}
+    pairs = [((0, 1), 1), ((0, 1), 2), ((0, 1), 3), ((0, 1), 4), ((2, 3), 1), ((2,), 2)]
+    told = [(n, round, values[n][round - 1]) for trials, round in pairs for n in trials]
+    made = sweep(
+        tmp_path, "train.rounds=8", space=ONE, mode="max", scheduler={"name": "asha", "grace": 1, "reduction": 2}
+    )
+    truth = AsyncHyperBandScheduler(
+        time_attr="round", metric="score", mode="max", grace_period=1, reduction_factor=2, max_t=8
+    )
+    known = {n: SimpleNamespace(trial_id=f"{n}") for n in values}
+    for trial in known.values():
+        truth.on_trial_add(None, trial)
+    expected = [truth.on_trial_result(None, known[n], {"round": r, "score": value}) for n, r, value in told]
+    assert {(n, r) for (n, r, _), verdict in zip(told, expected, strict=True) if verdict == "STOP"} == {(3, 1), (2, 2)}
+
+    verdicts = []
+    book = Book(tmp_path, 1)
+    book.entries = [Entry(n, n, 0, {LR: 0.1}) for n in values]
+    for session in (told[:cut], told[cut:]):
+        asha, trials = scheduler(made, book), {n: Trial(n) for n in values}
+        for trial in trials.values():
+            asha.on_trial_add(None, trial)
+        for n, r, value in session:
+            verdicts.append(asha.on_trial_result(None, trials[n], {"round": r, "score": value}))
+            book.entries[n].reports.append((r, value))
+    assert verdicts == expected
+
+
+def test_what_asha_stops_stays_stopped_where_a_stop_of_all_comes_at_the_same_time(tmp_path: Path) -> None:
+    stop: list[bool] = []
+    made = sweep(tmp_path, space=ONE, mode="max", scheduler={"name": "asha", "grace": 1, "reduction": 2})
+    given, finished = proposals(made, tmp_path, lambda: bool(stop))
+    asha, trials = scheduler(made, given.book), [Trial(0), Trial(1)]
+    for trial in trials:
+        given.suggest(trial.trial_id)
+        asha.on_trial_add(None, trial)
+    stop.append(True)
+    better, worse = {"round": 1, "score": 0.9}, {"round": 1, "score": 0.1}
+    verdicts = [asha.on_trial_result(None, t, r) for t, r in zip(trials, (better, worse), strict=True)]
+    assert verdicts == ["CONTINUE", "STOP"]
+    given.on_trial_result(trials[0].trial_id, better)
+    given.on_trial_complete(trials[1].trial_id, worse | {"done": True})
+    given.on_trial_complete(trials[0].trial_id, {"round": 2, "score": 0.9, "done": True})  # measured in round 1
+    assert [(entry.name, entry.status) for entry in finished] == [
+        ("trial-00001", "stopped"),
+        ("trial-00000", "waiting"),
+    ]
+    assert [entry.reports for entry in given.book.entries[:2]] == [[(1, 0.9)], [(1, 0.1)]]
+    again, _ = proposals(made, tmp_path)
+    assert [point["trial"] for point in drained(again)] == [0, 2]
 
 
 def test_perturbed_values_stay_within_the_ranges(tmp_path: Path) -> None:
