@@ -18,7 +18,7 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.holdout import SOME_UNTESTED
 from rayfed_ssl.data.images import Dataset
-from rayfed_ssl.data.readers.split_rows import NO_LABEL
+from rayfed_ssl.data.readers.split_rows import NO_LABEL, SEVERAL
 
 MOST_NAMED = 5  # small classes, and those without a test image
 ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
@@ -199,8 +199,11 @@ def _means_none(name: str) -> bool:
 
 def several_labels(dataset: Dataset) -> Iterator[Note]:
     """A line where classes are called as several others together, such as ``Effusion|Mass`` beside ``Effusion`` and
-    ``Mass``: images with several labels each, of which every combination is read as a class.
+    ``Mass``: images with several labels each, of which every combination is read as a class. None where the source has
+    said so, as of columns that are a class each.
     """
+    if any(SEVERAL in note.text for note in dataset.notes):
+        return
     classes = {" ".join(name.split()) for name in dataset.train.class_names}
     for mark in BETWEEN_LABELS:
         parts = {name: [part.strip() for part in name.split(mark)] for name in sorted(classes) if mark in name}
