@@ -284,12 +284,15 @@ class LargestClass:
 
 def largest_class(dataset: Dataset) -> LargestClass | None:
     """The class whose name alone is right for a share of the labelled test images that is more than ``ABOVE_CHANCE``
-    above chance; None where there is none.
+    above chance, or for all of them where training images are of other classes, too; None where there is none.
     """
     labels = dataset.test.labels[dataset.test.labels >= 0]
     counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
     classes, most = int((counts > 0).sum()), int(counts.max())
-    if classes < 2 or Fraction(most, len(labels)) - Fraction(1, classes) <= ABOVE_CHANCE:
+    trained = len(np.unique(dataset.train.labels[dataset.train.labels >= 0]))
+    if not classes or trained < 2:
+        return None
+    if classes > 1 and Fraction(most, len(labels)) - Fraction(1, classes) <= ABOVE_CHANCE:
         return None
     names, label = dataset.train.class_names, int(counts.argmax())
     return LargestClass(names[label] if names else str(label), most / len(labels), 1 / classes)
@@ -298,7 +301,13 @@ def largest_class(dataset: Dataset) -> LargestClass | None:
 def of_largest_class(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[str]:
     """A line on the largest class, where always naming it is worth much; a model card has that of every run."""
     advice = "" if "balanced_accuracy" in metrics else ADVICE
-    if (found := largest_class(dataset)) is not None:
+    found = largest_class(dataset)
+    if found is not None and found.share == 1:
+        yield (
+            f"all labelled test images are of class {printable(found.name)}: always naming it is right for all of "
+            "them, and an accuracy says little"
+        )
+    elif found is not None:
         yield (
             f"{found.share:.0%} of the test images are of class {printable(found.name)}: always naming it is as "
             f"accurate (chance: {found.chance:.0%}), and an accuracy below that says little{advice}"

@@ -190,8 +190,8 @@ def maybe_clients(
         (only,) = inner
         how = f"{key}.path={printable(root / only)}" if alone else "move them one level up"
         return [
-            f"{printable(only, 80)} is taken for the only class, and folders in it, {some(below)}, for nothing: if they "
-            f"are classes, {how}; if it is a client and they are classes, {key}.layout=clients"
+            f"{printable(only, 80)} is taken for the only class, and folders in it, {some(below)}, for nothing: if "
+            f"these are the classes, {how}; if it is a client, and they its classes, {key}.layout=clients"
         ]
     shared = _in_each(inner)
     said = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"
