@@ -57,7 +57,7 @@ from rayfed_ssl.data.readers.parquet.source import Columns, parquet_source
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.data.readers.tables.source import table_source
 from rayfed_ssl.data.readers.torchvision import torchvision_source
-from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES
+from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES, of_container
 from rayfed_ssl.data.source_notes import recounted
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -229,6 +229,7 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
     path = existing(config, key)
     if not path.is_dir():
         hint = "; unpack it" if path.suffix.lower() in ARCHIVES else ""
+        hint = of_container(path) or hint
         hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
         hint = f"; {FROM_TABLE}" if path.suffix.lower() in TABLES else hint
         hint = f"; {key}.name=table reads it, and the images that it names" if path.suffix.lower() in CSV else hint

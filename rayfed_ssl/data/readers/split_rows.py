@@ -185,4 +185,7 @@ def _check_test(train: Rows, test: Rows, texts: tuple[str, ...], shown: str, key
                 f"{key}.path: {shown} has labels, and no training image has; a probe learns from labelled training "
                 f"images: {key}.columns.label=false trains without labels, and evaluate --data measures by others"
             )
-        raise UserError(f"{key}.path: {shown} holds the {what}, which no training image has")
+        raise UserError(
+            f"{key}.path: {shown} holds the {what}, which no training image has; take its images out, or let some of "
+            "them train"
+        )

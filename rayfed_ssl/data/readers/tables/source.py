@@ -13,6 +13,7 @@ Shape legend: n rows of a table.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
@@ -43,6 +44,8 @@ IMAGE_COLUMNS = (
 )  # fmt: skip
 """Columns of images that need not be named, as ``bare`` writes them."""
 TESTS = (*TEST_NAMES, "testing", "valid")  # tables of test images: the first that is there
+PIXELS = re.compile(r"(pixel|px|p)?[ _-]?[0-9]+|[0-9]+x[0-9]+", re.IGNORECASE)  # columns of one pixel each
+MOST_LISTED = 20  # columns
 METADATA = "metadata.csv"  # of a split's folder, as in image folders of the Hugging Face Hub
 
 
@@ -246,6 +249,10 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
     other = _names_images(table, places, {*usual, *label_columns(table, columns, key)})
     if not wanted:
         problem = f"{key}.path: {table.shown} has no column of images; it has {_listed(table)}: "
+        if _pixels(table):
+            raise UserError(
+                f"{problem}pixels in cells are not read; write them as an array: {key}.name=arrays reads it"
+            )
         say = f", {printable(other)} say" if other else ""
         raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image{say}", {"image": other or "COLUMN"})
     hint = f"; column {printable(other)} does: {key}.columns.image={printable(other)}" if other else ""
@@ -270,7 +277,15 @@ def _names_images(table: CellTable, places: Places, others: Collection[str]) -> 
 
 
 def _listed(table: CellTable) -> str:
-    return printable(", ".join(name for name in table.names if name)) or "none"
+    names = [name for name in table.names if name]
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return (printable(", ".join(names[:MOST_LISTED])) or "none") + more
+
+
+def _pixels(table: CellTable) -> bool:
+    """Whether columns are called as those of pixels: ``pixels``, or most of them ``pixel0``, ``pixel1``, ..."""
+    single = sum(PIXELS.fullmatch(name) is not None for name in table.names)
+    return 2 * single > len(table.names) or any(bare(name) == "pixels" for name in table.names)
 
 
 def label_columns(table: CellTable, columns: Columns, key: str) -> tuple[str, ...]:
@@ -298,6 +313,7 @@ def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Besi
         UserError: a column that is not there, values that cannot be labels, clients or groups.
     """
     tables = {split: named.table for split, named in splits.items() if split == "train" or named is not splits["train"]}
+    _refuse_unlabelled([*tables.values()], columns, key)
     read = _one_hot if isinstance(columns.label, tuple) else _labels
     labels, empty = read([*tables.values()], columns, key)
     whose: dict[str, list[Values] | None] = {}
@@ -312,6 +328,21 @@ def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Besi
     made = dict(zip(tables, rows, strict=True))
     several = one_hot.count_several(labels, columns.label) if isinstance(columns.label, tuple) else 0
     return Beside({split: made.get(split, made["train"]) for split in splits}, texts, None, empty, several)
+
+
+def _refuse_unlabelled(tables: Sequence[CellTable], columns: Columns, key: str) -> None:
+    """Raise UserError where the table of the test images lacks a column of labels, as those published without."""
+    wanted = columns.label if isinstance(columns.label, tuple) else [columns.label] if columns.label else []
+    names = [composed(name.strip()) for name in wanted]
+    if any(name not in tables[0].names for name in names):
+        return  # the first to be read
+    for table in tables[1:]:
+        if missing := next((name for name in names if name not in table.names), ""):
+            raise UserError(
+                f"{key}.columns.label: found {printable(repr(missing))}, which {table.shown} does not have; it has "
+                f"{_listed(table)}; {key}.path={tables[0].shown} reads that table alone, and holds a fifth of each "
+                "class out"
+            )
 
 
 def _one_hot(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
