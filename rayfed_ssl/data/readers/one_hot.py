@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.readers.column_values import is_text, whole_numbers
 
 BETWEEN = "|"
@@ -128,7 +128,8 @@ def _advised(names: Sequence[str], counts: NDArray[np.int64], key: str) -> str:
     none, several = int((counts == 0).sum()), int((counts > 1).sum())
     if not none and not several:
         return f"{shown} hold one 1 in each row: {by_key} reads them as classes"
-    said = ", ".join(f"{count} rows have {what}" for count, what in ((several, "several"), (none, "none")) if count)
+    counted = ((several, "several"), (none, "none"))
+    said = ", ".join(f"{plural(count, 'row has', 'rows have')} {what}" for count, what in counted if count)
     return f"{shown} hold 0 and 1 alone ({said}): if they are a class each, {by_key} reads them"
 
 

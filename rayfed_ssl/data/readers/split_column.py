@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.readers.column_values import is_text
 from rayfed_ssl.data.readers.split_names import split_named
 
@@ -41,7 +41,7 @@ def rows_of_splits(
         raise UserError(f"{key}.test_split: found {printable(repr(wanted))}; {column} has {has}")
     left = {split: len(mine) for split, mine in rows.items() if split not in ("train", test)}
     notes = [
-        f"{count} rows of {column} are {split or 'of no split'} and not used"
+        f"{plural(count, 'row', 'rows')} of {column} {'is' if count == 1 else 'are'} {split or 'of no split'} and not used"
         + (f"; {key}.test_split={split} tests on them" if split else "")
         for split, count in left.items()
     ]
@@ -57,10 +57,10 @@ def advice(names: Iterable[str], values: Callable[[str], Iterable[pa.Array]], by
     """
     for name in names:
         if counts := _counts(values(name)):
-            said = ", ".join(f"{count} rows {split}" for split, count in counts.items())
+            said = ", ".join(f"{split}: {count}" for split, count in counts.items())
             how = f"{by_key}={printable(name, 40)} reads it" if by_key else "a file for each split is read so"
             return [
-                f"column {printable(name, 40)} says which images train ({said}) and is not read: a fifth of each class "
+                f"column {printable(name, 40)} says which images train ({said} rows) and is not read: a fifth of each class "
                 f"is held out instead; {how}"
             ]
     return []
