@@ -329,7 +329,7 @@ def _one_class(summary: Mapping[str, Any]) -> str:
         by_class.setdefault((printable(of["name"], 80), float(of["share"])), []).append(protocol_name(name))
     return "".join(
         f"; {listed(names)} {'is' if len(names) == 1 else 'are'} right about images of class {label} and hardly any "
-        f"other: that is this class's share of the test images, {percent(share)}, and no result"
+        f"other: that is about this class's share of the test images, {percent(share)}, and no result"
         for (label, share), names in by_class.items()
     )
 

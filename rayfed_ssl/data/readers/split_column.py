@@ -41,8 +41,8 @@ def rows_of_splits(
         raise UserError(f"{key}.test_split: found {printable(repr(wanted))}; {column} has {has}")
     left = {split: len(mine) for split, mine in rows.items() if split not in ("train", test)}
     notes = [
-        f"{plural(count, 'row', 'rows')} of {column} {'is' if count == 1 else 'are'} {split or 'of no split'} and not used"
-        + (f"; {key}.test_split={split} tests on them" if split else "")
+        f"{plural(count, 'row', 'rows')} of {column} {'is' if count == 1 else 'are'} {split or 'of no split'} and not "
+        + (f"used; {key}.test_split={split} tests on them" if split else "used")
         for split, count in left.items()
     ]
     return {"train": rows["train"]} | ({} if test is None else {"test": rows[test]}), notes
@@ -60,8 +60,8 @@ def advice(names: Iterable[str], values: Callable[[str], Iterable[pa.Array]], by
             said = ", ".join(f"{split}: {count}" for split, count in counts.items())
             how = f"{by_key}={printable(name, 40)} reads it" if by_key else "a file for each split is read so"
             return [
-                f"column {printable(name, 40)} says which images train ({said} rows) and is not read: a fifth of each class "
-                f"is held out instead; {how}"
+                f"column {printable(name, 40)} says which images train ({said} rows) and is not read: a fifth of each "
+                f"class is held out instead; {how}"
             ]
     return []
 
