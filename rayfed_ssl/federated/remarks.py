@@ -149,6 +149,7 @@ def of_classes(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[Note
     yield from several_labels(dataset)
     yield from almost_one_name(dataset)
     yield from untested_classes(dataset)
+    yield from one_class_tested(dataset)
     yield from of_largest_class(dataset, metrics)
     yield from smallest_classes(dataset)
 
@@ -217,17 +218,20 @@ def several_labels(dataset: Dataset) -> Iterator[Note]:
 
 
 def almost_one_name(dataset: Dataset) -> Iterator[Note]:
-    """A line on classes whose names differ by capitals and blanks alone, as people type them into tables."""
-    alike: dict[str, list[str]] = {}
-    for name in dataset.train.class_names:
-        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            shown = ", ".join(f"'{printable(name, 80)}'" for name in names[:MOST_NAMED])
-            yield Note(
-                f"classes {shown} differ by capitals or blanks alone, and are read as {len(names)} classes",
-                f"{len(names)} classes have names that differ by capitals or blanks alone",
-            )
+    """A line on classes, and on clients, whose names differ by capitals and blanks alone, as people type them into
+    tables.
+    """
+    for what, given in (("classes", dataset.train.class_names), ("clients", dataset.train.client_names)):
+        alike: dict[str, list[str]] = {}
+        for name in given:
+            alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+        for names in alike.values():
+            if len(names) > 1:
+                shown = ", ".join(f"'{printable(name, 80)}'" for name in names[:MOST_NAMED])
+                yield Note(
+                    f"{what} {shown} differ by capitals or blanks alone, and are read as {len(names)} {what}",
+                    f"{len(names)} {what} have names that differ by capitals or blanks alone",
+                )
 
 
 def untested_classes(dataset: Dataset) -> Iterator[Note]:
@@ -245,6 +249,16 @@ def untested_classes(dataset: Dataset) -> Iterator[Note]:
         f"{found} ({_named(dataset, missing)}): accuracies are over the other {len(trained) - len(missing)} alone",
         f"{found}: accuracies are over the others alone",
     )
+
+
+def one_class_tested(dataset: Dataset) -> Iterator[Note]:
+    """A line where all labelled test images are of one class, and training images of others, too."""
+    if (found := largest_class(dataset)) is not None and found.share == 1:
+        told = "always naming it is right for all of them, and an accuracy says little"
+        name = printable(found.name, 80)
+        yield Note(
+            f"no test image has another label than {name}: {told}", f"no test image is of a second class: {told}"
+        )
 
 
 def _named(dataset: Dataset, labels: NDArray[np.int64]) -> str:
@@ -299,15 +313,10 @@ def largest_class(dataset: Dataset) -> LargestClass | None:
 
 
 def of_largest_class(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[str]:
-    """A line on the largest class, where always naming it is worth much; a model card has that of every run."""
+    """A line on the largest class of several, where always naming it is worth much; a model card has that of every run."""
     advice = "" if "balanced_accuracy" in metrics else ADVICE
     found = largest_class(dataset)
-    if found is not None and found.share == 1:
-        yield (
-            f"all labelled test images are of class {printable(found.name)}: always naming it is right for all of "
-            "them, and an accuracy says little"
-        )
-    elif found is not None:
+    if found is not None and found.share < 1:
         yield (
             f"{found.share:.0%} of the test images are of class {printable(found.name)}: always naming it is as "
             f"accurate (chance: {found.chance:.0%}), and an accuracy below that says little{advice}"

@@ -19,7 +19,7 @@ from rayfed_ssl.federated.remarks import (
     copied,
     largest_class,
     no_class,
-    of_largest_class,
+    one_class_tested,
     remarks,
     several_labels,
     smallest_classes,
@@ -55,10 +55,13 @@ def test_test_images_among_the_training_images_are_counted() -> None:
 
 
 def test_a_test_set_of_one_class_is_told_where_training_images_are_of_two() -> None:
-    worth = "always naming it is right for all of them, and an accuracy says little"
-    line = f"all labelled test images are of class b: {worth}"
     data = dataset([0, 1, 2], [3, 4, 5], [0, 1, 1], [1, 1, -1])
-    assert list(of_largest_class(data)) == [line]
+    (note,) = one_class_tested(data)
+    told = "always naming it is right for all of them, and an accuracy says little"
+    assert note.text == f"no test image has another label than b: {told}"
+    assert note.public == f"no test image is of a second class: {told}"
+    assert note in remarks(data)
+    assert list(one_class_tested(dataset([0, 1, 2], [3, 4], [0, 1, 1], [0, 1]))) == []
     found = largest_class(data)
     assert found is not None
     assert (found.name, found.share) == ("b", 1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from sklearn.preprocessing import LabelBinarizer
@@ -219,6 +220,27 @@ def test_minus_one_is_counted_among_labels_that_are_missing(tmp_path: Path) -> N
     data = fetch(tmp_path, "table", path=table(tmp_path, cells))
     assert "3 images have an empty label: unlabelled" in texts(data.notes)
     assert int((data.train.labels < 0).sum()) == 3
+
+
+def test_a_column_that_names_the_images_is_no_group_that_is_not_read(tmp_path: Path) -> None:
+    """RSNA's tables call images by their patients."""
+    write_parquet(tmp_path / "x.parquet", PIXELS[:6], [0, 1] * 3, column="patientId", subject=[0, 0, 1, 1, 2, 2])
+    notes = texts(fetch(tmp_path, "parquet", path=tmp_path / "x.parquet", columns={"image": "patientId"}).notes)
+    (note,) = [note for note in notes if "is not read as a group" in note]
+    assert note.startswith("column subject is")
+
+
+def test_usual_names_of_columns_of_images(tmp_path: Path) -> None:
+    for name in ("img_id", "id_code", "ImgPath"):
+        path = table(tmp_path, pd.DataFrame({"label": ["a", "b"] * 5}))
+        path.write_text(path.read_text().replace("image", name, 1))
+        assert len(fetch(tmp_path, "table", path=path).train) == 8
+
+
+def test_parquet_with_paths_alone_is_told_what_makes_images_of_them(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image_path": ["x/0.png", "x/1.png"], "label": [0, 1]}), tmp_path / "x.parquet")
+    said = r"it has image_path, label; where image_path names files: docs/python\.md makes one Parquet file of a table"
+    refused(said, tmp_path, "parquet", path=tmp_path / "x.parquet")
 
 
 # -- which rows train --------------------------------------------------------------------------------------------------

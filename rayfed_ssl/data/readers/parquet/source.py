@@ -40,6 +40,7 @@ from rayfed_ssl.data.readers.column_values import (
     Values,
     count_likely_labels,
     encoded_images,
+    is_text,
     label_texts,
     label_values,
     names_in,
@@ -51,6 +52,7 @@ from rayfed_ssl.data.readers.column_values import (
 from rayfed_ssl.data.readers.ownership import bare, is_group, ungrouped
 from rayfed_ssl.data.readers.parquet.files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
+from rayfed_ssl.data.readers.walking import FROM_TABLE
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -58,6 +60,7 @@ OF_IMAGES = {  # columns that say nothing but what an image is, as ``bare`` writ
     *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
     *("width", "height", "size", "split"),
 }
+PATHS = {"path", "imagepath", "file", "filename", "filepath", "imagefile", "imagename"}  # likewise, of files
 MOST_UNREAD = 10  # columns that are named
 
 
@@ -170,7 +173,8 @@ def unread_columns(
         images, labels: the columns that are taken for these where no key names one, the first that is there.
         values: the values of a column, in parts.
     """
-    group = next(iter(ungrouped(names, single, key)), None) if columns.group is None else None
+    others = [name for name in names if name != columns.image]
+    group = next(iter(ungrouped(others, single, key)), None) if columns.group is None else None
     asked = [what for what in ("label", *NAMED) if getattr(columns, what) is None]
     named = columns.label if isinstance(columns.label, tuple) else (columns.label,)
     read = {columns.image, *named, columns.client, columns.group, columns.split}
@@ -180,17 +184,17 @@ def unread_columns(
         elif wanted is False:
             read.update(usual)
     if group is not None:
-        read.add(next(name for name in names if is_group(name)))
+        read.add(next(name for name in others if is_group(name)))
     left = [
         name
         for name in names
         if name not in read and bare(name) not in OF_IMAGES and not name.startswith("__index_level_")
     ]
-    others = [printable(name, 40) for name in left]
+    shown = [printable(name, 40) for name in left]
     notes: list[Note | str] = [] if group is None else [group]
-    if others and asked:
-        more = f" and {len(others) - MOST_UNREAD} more" if len(others) > MOST_UNREAD else ""
-        are = f"column {others[0]} is" if len(others) == 1 else f"columns {', '.join(others[:MOST_UNREAD])}{more} are"
+    if shown and asked:
+        more = f" and {len(shown) - MOST_UNREAD} more" if len(shown) > MOST_UNREAD else ""
+        are = f"column {shown[0]} is" if len(shown) == 1 else f"columns {', '.join(shown[:MOST_UNREAD])}{more} are"
         say = "says which is" if len(asked) == 1 else "say which are"
         unlabelled = columns.label is None and not any(name in names for name in labels)
         likely = _likely_labels(left, values, key) if unlabelled else ""
@@ -256,7 +260,9 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     name = column_named(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
     if not name:
         wanted, has = ", ".join(IMAGE_COLUMNS), printable(", ".join(schema.names)) or "no columns"
-        problem = f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: "
+        paths = next((field.name for field in schema if bare(field.name) in PATHS and is_text(field.type)), "")
+        hint = f"; where {printable(paths)} names files: {FROM_TABLE}" if paths else ""
+        problem = f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}{hint}: "
         some = next((field.name for field in schema if not no_images(field.type)), "COLUMN")
         raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image", {"image": some})
     if problem := no_images(schema.field(name).type):

@@ -40,7 +40,7 @@ from rayfed_ssl.data.readers.walking import CSV
 
 IMAGE_COLUMNS = (
     "image", "img", "file", "filename", "path", "filepath", "imagepath", "imagefile", "imagename", "imageid",
-    "imageindex", "id",
+    "imageindex", "id", "imgid", "imgname", "imgpath", "imgfile", "idcode",
 )  # fmt: skip
 """Columns of images that need not be named, as ``bare`` writes them."""
 TESTS = (*TEST_NAMES, "testing", "valid")  # tables of test images: the first that is there
