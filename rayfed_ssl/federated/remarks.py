@@ -255,10 +255,8 @@ def one_class_tested(dataset: Dataset) -> Iterator[Note]:
     """A line where all labelled test images are of one class, and training images of others, too."""
     if (found := largest_class(dataset)) is not None and found.share == 1:
         told = "always naming it is right for all of them, and an accuracy says little"
-        name = printable(found.name, 80)
-        yield Note(
-            f"no test image has another label than {name}: {told}", f"no test image is of a second class: {told}"
-        )
+        few = "labelled test images are of fewer than two classes"
+        yield Note(f"{few}, all of {printable(found.name, 80)}: {told}", f"{few}: {told}")
 
 
 def _named(dataset: Dataset, labels: NDArray[np.int64]) -> str:
@@ -313,7 +311,9 @@ def largest_class(dataset: Dataset) -> LargestClass | None:
 
 
 def of_largest_class(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[str]:
-    """A line on the largest class of several, where always naming it is worth much; a model card has that of every run."""
+    """A line on the largest of several classes, where always naming it is worth much; a model card has that of every
+    run.
+    """
     advice = "" if "balanced_accuracy" in metrics else ADVICE
     found = largest_class(dataset)
     if found is not None and found.share < 1:

@@ -58,8 +58,8 @@ def test_a_test_set_of_one_class_is_told_where_training_images_are_of_two() -> N
     data = dataset([0, 1, 2], [3, 4, 5], [0, 1, 1], [1, 1, -1])
     (note,) = one_class_tested(data)
     told = "always naming it is right for all of them, and an accuracy says little"
-    assert note.text == f"no test image has another label than b: {told}"
-    assert note.public == f"no test image is of a second class: {told}"
+    assert note.text == f"labelled test images are of fewer than two classes, all of b: {told}"
+    assert note.public == f"labelled test images are of fewer than two classes: {told}"
     assert note in remarks(data)
     assert list(one_class_tested(dataset([0, 1, 2], [3, 4], [0, 1, 1], [0, 1]))) == []
     found = largest_class(data)
