@@ -197,12 +197,15 @@ def test_columns_are_judged_by_all_of_their_parts() -> None:
             "b": [pa.array([0, 1]), pa.array([0])],
             "c": [pa.array([0, 0]), pa.array([1])],
             "d": [pa.array([1, 0]), pa.array([7])],
+            "e": [pa.array([1, 1, 1])],
         }[name]
 
     found = likely_classes(["a", "b", "c", "d"], values, "data")
     assert found is not None
     assert (found.names, found.certain) == (["a", "b", "c"], True)
     assert likely_classes(["a", "d", "b"], values, "data") is None
+    assert likely_classes(["a", "b"], values, "data") is None  # the last row has none
+    assert likely_classes(["d", "e"], values, "data") is None  # one column
 
 
 def test_empty_cells_are_zeros_and_minus_ones_unknown() -> None:
@@ -280,6 +283,9 @@ def test_wrong_columns_of_splits_are_one_line(tmp_path: Path) -> None:
     data = fetch(tmp_path, "table", path=path, columns={"split": "split"})
     assert (len(data.train), len(data.test)) == (4, 2)  # of the rows that train a fifth of each class is held out
     assert f"4 rows of column split of {path} are of no split and not used" in texts(data.notes)
+    tests = table(tmp_path, splits(["test"] * 6 + ["val"] * 4), "tests.csv")
+    assert not [note for note in texts(fetch(tmp_path, "table", path=tests).notes) if "which images train" in note]
+    tests.unlink()
     table(tmp_path, splits(["train"] * 6), "train.csv")
     table(tmp_path, splits(["test"] * 4), "test.csv", first=6)
     refused(r"columns.split: found 'split'; .*test\.csv has the test images", tmp_path, "table",
