@@ -280,10 +280,10 @@ def test_a_block_is_a_key_of_its_own() -> None:
 
 def test_a_key_that_may_be_false_says_so_as_yaml_does() -> None:
     (label,) = (key for key in RUN if key.path == "data.columns.label")
-    assert (label.type, label.allowed) == ("text or false or null", "")
+    assert (label.type, label.allowed) == ("text or list of texts or false or null", "")
     document = {"method": {"name": "fedsimclr"}, "data": {"name": "parquet", "path": "x", "columns": {"label": True}}}
     with pytest.raises(
-        UserError, match=r"data\.columns\.label: found true; must be text \(put it in quotes\) or false$"
+        UserError, match=r"data\.columns\.label: found true; must be text \(put it in quotes\) or a list or false$"
     ):
         configfile.validate(RunConfig, document, origin="")
     document["data"] = {"name": "parquet", "path": "x", "columns": {"label": False}}

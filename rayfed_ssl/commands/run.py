@@ -40,6 +40,10 @@ def run(
         raise UserError("--quiet: found beside --json, which prints objects; allowed: one of them")
     if out is not None and "://" not in out:  # before anything is imported that takes seconds
         refuse_taken(Path(out).expanduser(), resume)
+    if not resume:
+        from rayfed_ssl.commands.early import refuse_absent
+
+        refuse_absent(config, changes or ())
     with importing():
         from rayfed_ssl.api.call_arguments import named_after, run_folder
         from rayfed_ssl.config import load

@@ -143,7 +143,7 @@ def _of_arrays(path: Path, config: SourceConfig, key: str) -> Catalogue:
 
 
 def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None) -> Catalogue:
-    columns = config.columns.model_copy(update={"client": None, "group": None})  # nobody asks whose images are
+    columns = config.columns.model_copy(update={"client": None, "group": None, "split": None})  # nobody asks for them
     found, notes = open_tables(path, key, columns, config.test_split)
     beside = read_cells(found, columns, key)
     for table in (named.table for named in found.values()):

@@ -38,7 +38,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, allowed_instead, as_lists, in_pairs
 from rayfed_ssl.data.decoding.decode import MOST_PIXELS, ImageForm
 from rayfed_ssl.data.decoding.squares import Background, Fit
-from rayfed_ssl.data.images import MOST_BANDS, Dataset, Images, Listing, Scaling, Source, are_bands
+from rayfed_ssl.data.images import MOST_BANDS, Dataset, Listing, Scaling, Source, are_bands
 from rayfed_ssl.data.pixels.cache_names import add_files, left_out, root_of
 from rayfed_ssl.data.pixels.copies import kept_copies
 from rayfed_ssl.data.pixels.digests import kept_digests
@@ -57,7 +57,7 @@ from rayfed_ssl.data.readers.parquet.source import Columns, parquet_source
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.data.readers.tables.source import table_source
 from rayfed_ssl.data.readers.torchvision import torchvision_source
-from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES
+from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES, of_container
 from rayfed_ssl.data.source_notes import recounted
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -200,9 +200,9 @@ NOT_PIXELS = {"path", "download"}  # the files that are read, by their names, ar
 class SourceKind:
     """One row of ``SOURCES``.
 
-    ``open(config, cache, key)`` returns the images' ``Source`` and raises UserError, with ``key.path: ..`` and the like
-    in front, for whatever the user can mend. ``reads`` are the keys of ``OPTIONAL_KEYS`` it uses: the others are
-    refused. ``bands``: whether its images may have other numbers of channels than 1 and 3.
+    ``open(config, cache, key)`` returns the images' ``Source`` and raises UserError, with ``key.path: ..`` in front,
+    for what the user can mend. ``reads``: the keys of ``OPTIONAL_KEYS`` it uses; others are refused. ``bands``: whether
+    its images may have other numbers of channels than 1 and 3.
     """
 
     open: Callable[[SourceConfig, Path, str], Source]
@@ -229,6 +229,7 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
     path = existing(config, key)
     if not path.is_dir():
         hint = "; unpack it" if path.suffix.lower() in ARCHIVES else ""
+        hint = of_container(path) or hint
         hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
         hint = f"; {FROM_TABLE}" if path.suffix.lower() in TABLES else hint
         hint = f"; {key}.name=table reads it, and the images that it names" if path.suffix.lower() in CSV else hint
@@ -323,7 +324,7 @@ def load(
     train = found["train"]
     counts = {split: (len(stored.images), len(stored.skipped)) for split, stored in found.items()}
     refuse_empty(counts, bool((train.images.labels >= 0).any()), config.path, key)
-    test = found["test"].images if "test" in found else _none_of(train.images)
+    test = found["test"].images if "test" in found else train.images.rows(np.arange(0))
     digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
     skipped = tuple(in_order([name for stored in found.values() for name in stored.skipped], source))
     traits = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
@@ -370,10 +371,6 @@ def _undivided(source: Source) -> Source:
     return source if alone is None else replace(source, listing=lambda split: alone())
 
 
-def _none_of(images: Images) -> Images:
-    return images.rows(np.arange(0))
-
-
 def _scaling(
     config: SourceConfig, by: Range | Ranges | None, counts: Mapping[str, int], key: str, range_may_be_unused: bool
 ) -> Scaling | None:
@@ -390,6 +387,8 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
     for name in ("fit", "group", "background", "test_split", "bands", "nodata"):
         if settings[name] == SourceConfig.model_fields[name].default:
             del settings[name]  # its default changes no key
+    if config.columns.split is None:
+        del settings["columns"]["split"]
     ranged, rasters = config.range is not None, are_bands(config.channels) or config.bands is not None
     if ranged:
         settings["clipped"] = "counted"  # files made before do not say how many were

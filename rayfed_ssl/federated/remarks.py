@@ -18,7 +18,7 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.holdout import SOME_UNTESTED
 from rayfed_ssl.data.images import Dataset
-from rayfed_ssl.data.readers.split_rows import NO_LABEL
+from rayfed_ssl.data.readers.split_rows import NO_LABEL, SEVERAL
 
 MOST_NAMED = 5  # small classes, and those without a test image
 ABOVE_CHANCE = Fraction(1, 10)  # accuracy of always naming the largest class, before it is said
@@ -149,6 +149,7 @@ def of_classes(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[Note
     yield from several_labels(dataset)
     yield from almost_one_name(dataset)
     yield from untested_classes(dataset)
+    yield from one_class_tested(dataset)
     yield from of_largest_class(dataset, metrics)
     yield from smallest_classes(dataset)
 
@@ -199,8 +200,11 @@ def _means_none(name: str) -> bool:
 
 def several_labels(dataset: Dataset) -> Iterator[Note]:
     """A line where classes are called as several others together, such as ``Effusion|Mass`` beside ``Effusion`` and
-    ``Mass``: images with several labels each, of which every combination is read as a class.
+    ``Mass``: images with several labels each, of which every combination is read as a class. None where the source has
+    said so, as of columns that are a class each.
     """
+    if any(SEVERAL in note.text for note in dataset.notes):
+        return
     classes = {" ".join(name.split()) for name in dataset.train.class_names}
     for mark in BETWEEN_LABELS:
         parts = {name: [part.strip() for part in name.split(mark)] for name in sorted(classes) if mark in name}
@@ -214,17 +218,20 @@ def several_labels(dataset: Dataset) -> Iterator[Note]:
 
 
 def almost_one_name(dataset: Dataset) -> Iterator[Note]:
-    """A line on classes whose names differ by capitals and blanks alone, as people type them into tables."""
-    alike: dict[str, list[str]] = {}
-    for name in dataset.train.class_names:
-        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            shown = ", ".join(f"'{printable(name, 80)}'" for name in names[:MOST_NAMED])
-            yield Note(
-                f"classes {shown} differ by capitals or blanks alone, and are read as {len(names)} classes",
-                f"{len(names)} classes have names that differ by capitals or blanks alone",
-            )
+    """A line on classes, and on clients, whose names differ by capitals and blanks alone, as people type them into
+    tables.
+    """
+    for what, given in (("classes", dataset.train.class_names), ("clients", dataset.train.client_names)):
+        alike: dict[str, list[str]] = {}
+        for name in given:
+            alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+        for names in alike.values():
+            if len(names) > 1:
+                shown = ", ".join(f"'{printable(name, 80)}'" for name in names[:MOST_NAMED])
+                yield Note(
+                    f"{what} {shown} differ by capitals or blanks alone, and are read as {len(names)} {what}",
+                    f"{len(names)} {what} have names that differ by capitals or blanks alone",
+                )
 
 
 def untested_classes(dataset: Dataset) -> Iterator[Note]:
@@ -242,6 +249,14 @@ def untested_classes(dataset: Dataset) -> Iterator[Note]:
         f"{found} ({_named(dataset, missing)}): accuracies are over the other {len(trained) - len(missing)} alone",
         f"{found}: accuracies are over the others alone",
     )
+
+
+def one_class_tested(dataset: Dataset) -> Iterator[Note]:
+    """A line where all labelled test images are of one class, and training images of others, too."""
+    if (found := largest_class(dataset)) is not None and found.share == 1:
+        told = "always naming it is right for all of them, and an accuracy says little"
+        few = "labelled test images are of fewer than two classes"
+        yield Note(f"{few}, all of {printable(found.name, 80)}: {told}", f"{few}: {told}")
 
 
 def _named(dataset: Dataset, labels: NDArray[np.int64]) -> str:
@@ -281,21 +296,27 @@ class LargestClass:
 
 def largest_class(dataset: Dataset) -> LargestClass | None:
     """The class whose name alone is right for a share of the labelled test images that is more than ``ABOVE_CHANCE``
-    above chance; None where there is none.
+    above chance, or for all of them where training images are of other classes, too; None where there is none.
     """
     labels = dataset.test.labels[dataset.test.labels >= 0]
     counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
     classes, most = int((counts > 0).sum()), int(counts.max())
-    if classes < 2 or Fraction(most, len(labels)) - Fraction(1, classes) <= ABOVE_CHANCE:
+    trained = len(np.unique(dataset.train.labels[dataset.train.labels >= 0]))
+    if not classes or trained < 2:
+        return None
+    if classes > 1 and Fraction(most, len(labels)) - Fraction(1, classes) <= ABOVE_CHANCE:
         return None
     names, label = dataset.train.class_names, int(counts.argmax())
     return LargestClass(names[label] if names else str(label), most / len(labels), 1 / classes)
 
 
 def of_largest_class(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[str]:
-    """A line on the largest class, where always naming it is worth much; a model card has that of every run."""
+    """A line on the largest of several classes, where always naming it is worth much; a model card has that of every
+    run.
+    """
     advice = "" if "balanced_accuracy" in metrics else ADVICE
-    if (found := largest_class(dataset)) is not None:
+    found = largest_class(dataset)
+    if found is not None and found.share < 1:
         yield (
             f"{found.share:.0%} of the test images are of class {printable(found.name)}: always naming it is as "
             f"accurate (chance: {found.chance:.0%}), and an accuracy below that says little{advice}"

@@ -210,7 +210,7 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
             f"{opening}, the encoder is {WORDS[of.kind]} {began}: {subject(main)}{whose} {last} against {before}, "
             f"{apart} {_interval(of, main)}"
         )
-    rest = _others(known, main) + _pixels(summary) + _largest_class(summary, accuracy)
+    rest = _others(known, main) + _pixels(summary) + _one_class(summary) + _largest_class(summary, accuracy)
     return Verdict(f"{sentence}{rest}.", of.kind, main)
 
 
@@ -317,6 +317,21 @@ def _pixels(summary: Mapping[str, Any]) -> str:
             points = " points" if share else ""
             told += f"; {names} {are} {by}{points} {'above' if kind == BETTER else 'below'} the raw pixels"
     return told
+
+
+def _one_class(summary: Mapping[str, Any]) -> str:
+    """Which measures recognise one class alone, as the run noted: their accuracies are no results."""
+    noted, by_class = summary.get("one_class"), dict[tuple[str, float], list[str]]()
+    if not isinstance(noted, Mapping):
+        return ""
+    for name in ordered([*noted]):
+        of = noted[name]
+        by_class.setdefault((printable(of["name"], 80), float(of["share"])), []).append(protocol_name(name))
+    return "".join(
+        f"; {listed(names)} {'is' if len(names) == 1 else 'are'} right about images of class {label} and hardly any "
+        f"other: that is about this class's share of the test images, {percent(share)}, and no result"
+        for (label, share), names in by_class.items()
+    )
 
 
 def _largest_class(summary: Mapping[str, Any], accuracy: Mapping[str, Any]) -> str:

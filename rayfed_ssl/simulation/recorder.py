@@ -30,6 +30,7 @@ from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.records.environment import RunFacts, write_environment
 from rayfed_ssl.records.journal import Journal
+from rayfed_ssl.records.one_class import of_one_class
 from rayfed_ssl.records.paired import paired
 from rayfed_ssl.records.settings_table import markdown
 from rayfed_ssl.records.summary import (
@@ -273,6 +274,8 @@ class Recorder:
         self.outcomes.write(self.folder, self.federation.dataset.test.labels, self.federation.given_names)
         if pairs := paired(self.folder, summary):
             summary["paired"] = pairs
+        if alone := of_one_class(self.folder, self.federation.dataset.test.class_names):
+            summary["one_class"] = alone
         write_summary(self.folder, summary)
         if summary["accuracy"] and self.config.figures:
             self._curves(metrics, passed)

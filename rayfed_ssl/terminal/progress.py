@@ -29,6 +29,7 @@ from rayfed_ssl.terminal.output import prose
 
 TRY_NEXT = 'more rounds, more steps in each (train.local_steps), other views ("Which views?" in docs/data.md)'
 """For who has an encoder that is not better than the untrained one."""
+OTHER_CLASSES = "test images of other classes, too: all that were measured are of one"
 NEARLY_ALL = 0.99
 NOTHING_LEFT = (
     "a harder measure, since {began} has nearly all of this one: other evaluation.protocols, or fewer labelled images "
@@ -207,6 +208,8 @@ def _failed(dropped: Mapping[str, int]) -> str:
 
 def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
     """What may help a run that is not better than its untrained encoder by the measure of its verdict."""
+    if (summary.get("largest_class") or {}).get("share") == 1:
+        return OTHER_CLASSES
     before = mean(summary["untrained"].get(found.protocol)) if found.protocol else None
     if found.kind != WORSE and (before or 0.0) >= NEARLY_ALL:
         return NOTHING_LEFT.format(began=began_with(summary))

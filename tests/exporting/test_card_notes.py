@@ -38,7 +38,15 @@ from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.exporting.folder import export
-from rayfed_ssl.federated.remarks import copied, of_classes, over_share, remarks, several_labels, unlabelled_training
+from rayfed_ssl.federated.remarks import (
+    copied,
+    of_classes,
+    one_class_tested,
+    over_share,
+    remarks,
+    several_labels,
+    unlabelled_training,
+)
 from rayfed_ssl.methods.fedfoa import ServerHalf as FedFoA
 from rayfed_ssl.methods.fedprox import Server as FedProx
 from rayfed_ssl.methods.fedsc import Server as FedSC
@@ -73,6 +81,7 @@ def of_data(folder: Path) -> tuple[Note, ...]:
         *copied(data, [np.arange(4), np.arange(4, 9)], np.array([8])),
         *of_classes(data),
         *unlabelled_training(Dataset("made", images([0, 1], [0, -1]), images([2], [0]), "digest")),
+        *one_class_tested(Dataset("made", images([0, 1], [0, 1]), images([2], [0]), "digest")),
         *over_share(numbers, np.arange(30), 0.1, grouped=False),
         *counted(dict.fromkeys(SAID, 3), "black", "data"),
         *misfitting([dict.fromkeys(MISFITS, Misfits(3, -5.0, 900.0, {WHO: 3}))], "their own window"),
@@ -91,6 +100,7 @@ def of_data(folder: Path) -> tuple[Note, ...]:
         *ungrouped(["patient"], True, "data"),
         *of_knn(KnnConfig(k=60), np.arange(200) // 2),
         *Beside({}, (), (), {NO_LABEL: Empty(1, 3)}).notes(""),
+        *Beside({}, (WHO,), None, {}, 2).notes(""),
         *remarks(replace(data, copies=None, skipped=(WHO,)))[:1],
         *load(of_folder, folder / "cache").notes,
         *Natural(min_size=3).notes(train, np.arange(9), [np.empty(0, np.int64), np.arange(4, 9)]),
@@ -192,6 +202,10 @@ LINES = (
     ),
     "1 of 2 training images has no label",
     (
+        "labelled test images are of fewer than two classes: always naming it is right for all of them, and an "
+        "accuracy says little"
+    ),
+    (
         "evaluation.select holds out 30 of 60 labelled training images, 50% for a share of 10%: of each class at least "
         "one image, where it has two"
     ),
@@ -229,6 +243,7 @@ LINES = (
         "images, so most neighbours that vote are of other classes"
     ),
     "3 images have an empty label: unlabelled",
+    "2 images have several labels, a 1 in several columns",
     "1 broken image is left out",
     "data.group finds nothing in the path of 1 image: it is one of its own",
     "1 of 9 training images have no client (folder or value): nobody trains on them",

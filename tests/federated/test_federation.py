@@ -206,6 +206,17 @@ def test_classes_of_almost_one_name_are_named(tmp_path: Path) -> None:
     assert said == ["classes 'CAT', 'Cat ', 'cat' differ by capitals or blanks alone, and are read as 3 classes"]
 
 
+def test_clients_of_almost_one_name_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", label=["cat", "dog"] * 25, site=["North", "north", "north ", "south", "south"] * 10)
+    source = {"name": "parquet", "path": tmp_path / "a.parquet", "image_size": 8, "columns": {"client": "site"}}
+    (note,) = (note for note in remarks(load(SourceConfig.model_validate(source), tmp_path / "cache"))
+               if "differ by" in note.text)  # fmt: skip
+    assert (
+        note.text == "clients 'North', 'north', 'north ' differ by capitals or blanks alone, and are read as 3 clients"
+    )
+    assert note.public == "3 clients have names that differ by capitals or blanks alone"
+
+
 def test_balanced_accuracy_is_advised_only_where_it_is_not_chosen(tmp_path: Path) -> None:
     federation = loaded(tmp_path)
     test = replace(federation.dataset.test, labels=np.array([0] * 17 + [1, 2, 2]))

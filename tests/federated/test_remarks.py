@@ -17,7 +17,9 @@ from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.remarks import (
     FEW,
     copied,
+    largest_class,
     no_class,
+    one_class_tested,
     remarks,
     several_labels,
     smallest_classes,
@@ -50,6 +52,21 @@ def test_test_images_among_the_training_images_are_counted() -> None:
     """Also those that no client holds; a copy within the test images is none."""
     line = "3 of 5 test images are also among the training images (the same pixels): accuracy on them is memory"
     assert said(dataset([0, 1, 2], [2, 7, 7, 0, 2]), [[0], [1]]) == [line]
+
+
+def test_a_test_set_of_one_class_is_told_where_training_images_are_of_two() -> None:
+    data = dataset([0, 1, 2], [3, 4, 5], [0, 1, 1], [1, 1, -1])
+    (note,) = one_class_tested(data)
+    told = "always naming it is right for all of them, and an accuracy says little"
+    assert note.text == f"labelled test images are of fewer than two classes, all of b: {told}"
+    assert note.public == f"labelled test images are of fewer than two classes: {told}"
+    assert note in remarks(data)
+    assert list(one_class_tested(dataset([0, 1, 2], [3, 4], [0, 1, 1], [0, 1]))) == []
+    found = largest_class(data)
+    assert found is not None
+    assert (found.name, found.share) == ("b", 1)
+    assert largest_class(dataset([0, 1, 2], [3, 4], [1, 1, 1], [1, 1])) is None  # protocols refuse one class
+    assert largest_class(dataset([0, 1, 2], [3, 4], [0, 1, 1], [-1, -1])) is None
 
 
 def test_copies_among_training_images_are_counted_with_those_that_clients_share() -> None:

@@ -160,6 +160,19 @@ def test_the_sentence_recalls_what_naming_the_largest_class_is_worth() -> None:
     assert "largest class" not in verdict(summary(worth, worth)).sentence
 
 
+def test_accuracies_of_classifiers_that_recognise_one_class_alone_are_called_no_results() -> None:
+    alone, other = {"name": "well", "share": 0.6}, {"name": "sick", "share": 0.4}
+    worth = {"linear": 0.6, "knn": 0.6, "fewshot": 0.4}
+    told = summary(worth, worth, evaluation={"test_images": 300})
+    two = verdict({**told, "one_class": {"fewshot": other, "knn": alone, "linear": alone}}).sentence
+    assert two.endswith(
+        "; linear probe and kNN are right about images of class well and hardly any other: that is about this class's "
+        "share of the test images, 60.0 %, and no result; few-shot is right about images of class sick and hardly any "
+        "other: that is about this class's share of the test images, 40.0 %, and no result."
+    )
+    assert "hardly any" not in verdict(told).sentence
+
+
 def test_a_run_ends_with_the_table_of_pixels_and_the_sentence_below_it() -> None:
     last, worth = {"knn": 0.7, "linear": 0.9}, {"linear": 0.8}  # an older run's would have no kNN of pixels
     told = summary(last, last, best={}, evaluation={"test_images": 10_000}, wall_s=1.0)

@@ -31,6 +31,7 @@ from rayfed_ssl.data.source_notes import Line
 
 NAMED = {"client": "nobody's", "group": "each is one of its own"}  # columns, and what an empty cell means
 NO_LABEL = "label: unlabelled"
+SEVERAL = "several labels, a 1 in several columns"
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,15 @@ class Beside:
     """What lies beside the images of both splits.
 
     ``texts`` are the classes where labels are text, ``given`` the names that the files give their classes, None where
-    they give none; ``empty`` counts the cells that say nothing, by what that counts as.
+    they give none; ``empty`` counts the cells that say nothing, by what that counts as; ``several`` the images that
+    have several labels, where columns are a class each.
     """
 
     splits: Mapping[str, Rows]
     texts: tuple[str, ...]
     given: tuple[str, ...] | None
     empty: Mapping[str, Empty]
+    several: int = 0
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -64,13 +67,17 @@ class Beside:
         return tuple(str(number) for number in range(1 + max(rows.labels.max(initial=-1) for rows in self._rows)))
 
     def notes(self, counted: str) -> tuple[Note, ...]:
-        """Lines on empty cells, where some are blank text (who leaves all of them null means it), and on gaps between
-        labels without names; ``counted`` ends each."""
+        """Lines on empty cells, where some are blank text (who leaves all of them null means it), on images with
+        several labels, and on gaps between labels without names; ``counted`` ends each."""
         blank = tuple(
             Note.shareable(plural(n.all, "image has", "images have") + f" an empty {what}", counted)
             for what, n in self.empty.items()
             if n.blank
         )
+        if self.several:
+            found = plural(self.several, "image has", "images have") + f" {SEVERAL}"
+            told = f"{counted}: every combination is read as a class of its own, and naming one of them counts as wrong"
+            blank += (Note.shareable(found, told),)
         named = self.texts or self.given is not None
         return blank if named else blank + gaps([rows.labels for rows in self._rows], counted)
 
@@ -178,4 +185,7 @@ def _check_test(train: Rows, test: Rows, texts: tuple[str, ...], shown: str, key
                 f"{key}.path: {shown} has labels, and no training image has; a probe learns from labelled training "
                 f"images: {key}.columns.label=false trains without labels, and evaluate --data measures by others"
             )
-        raise UserError(f"{key}.path: {shown} holds the {what}, which no training image has")
+        raise UserError(
+            f"{key}.path: {shown} holds the {what}, which no training image has; take its images out, or let some of "
+            "them train"
+        )

@@ -30,6 +30,14 @@ TABLES = {*CSV, ".xlsx", ".json", ".jsonl"}
 FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
 ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
 ARRAYS = {".npz", ".npy"}
+CONTAINERS = {  # files of images that no source reads: what to write instead
+    "HDF5 is not read: write its arrays as .npz or .npy": {".h5", ".hdf5", ".hdf"},
+    "MATLAB's files are not read: write their arrays as .npz or .npy": {".mat"},
+    "LMDB is not read: write its images as files, or as Parquet": {".mdb", ".lmdb"},
+    "Arrow is not read: write it as Parquet, of datasets' save_to_disk by to_parquet": {".arrow", ".feather"},
+    "TFRecord is not read: write its images as files, or as Parquet": {".tfrecord", ".tfrecords"},
+    "pickle is not read: write its arrays as .npz or .npy": {".pkl", ".pickle"},
+}
 MOST_KINDS = 8  # of files that are not read, named with their number
 MOST_NAMED = 5  # links that lead nowhere
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
@@ -174,10 +182,16 @@ def _of_kinds(found: Counter[str]) -> str:
         "NumPy's arrays are read with name=arrays": ARRAYS,
         f"HEIC takes {HEIC_NEEDED}": set() if HEIC_HERE else HEIC,
         **{f"{name} is not decoded by the installed Pillow": suffixes for name, suffixes in ABSENT.items()},
+        **CONTAINERS,
         "archives are to be unpacked (those of WebDataset are not read)": ARCHIVES,
     }
     advice = "".join(f"; {what}" for what, suffixes in kinds_of.items() if suffixes & set(found))
     return f"{files} not read: {printable(listed)}{more if len(kinds) > MOST_KINDS else ''}{advice}"
+
+
+def of_container(path: Path) -> str:
+    """What to do with a file of images that no source reads, after "; "; "" of any other."""
+    return next((f"; {told}" for told, kinds in CONTAINERS.items() if path.suffix.lower() in kinds), "")
 
 
 def _suffix(name: str) -> str:

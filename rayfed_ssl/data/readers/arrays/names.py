@@ -41,6 +41,12 @@ class Roles:
 
 def roles(names: Sequence[str], columns: Columns, shown: str, key: str) -> Roles:
     """What the arrays of ``shown`` hold. Raises UserError where no array holds images, or a name is ambiguous."""
+    if isinstance(columns.label, tuple):
+        raise UserError(
+            f"{key}.columns.label: found a list of columns; {shown} has arrays, allowed: the name of one of labels (N,)"
+        )
+    if columns.split is not None:
+        raise UserError(f"{key}.columns.split: found a value; arrays are of a split by their names, allowed: null")
     of = {what: _named(names, what, getattr(columns, what), shown, key) for what in USUAL}
     images = of["image"]
     if not images:

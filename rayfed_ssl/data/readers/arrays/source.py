@@ -49,6 +49,7 @@ from rayfed_ssl.data.readers.column_values import (
 from rayfed_ssl.data.readers.ownership import ungrouped
 from rayfed_ssl.data.readers.parquet.source import Columns
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
+from rayfed_ssl.data.readers.walking import of_container
 
 SHAPES = "(N, H, W), (N, H, W, C) with 1, 3 or 4 channels, (N, C, H, W) with 1 or 3"
 COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and groups: numbers and text
@@ -147,6 +148,8 @@ def open_arrays(path: Path, columns: Columns, key: str, channels: int = 3, bands
         UserError: as ``arrays_source``; arrays of one split whose lengths differ.
     """
     shown = printable(path)
+    if path.is_file() and (told := of_container(path)):
+        raise UserError(f"{key}.path: {shown} is no .npz file{told}")
     places, others = arrays_at(path, key)
     found = roles(tuple(places), columns, shown, key)
     named = {"label": found.labels, "client": found.clients, "group": found.groups}

@@ -175,14 +175,24 @@ def _called_like_clients(names: list[str], key: str) -> list[str]:
     ]
 
 
-def maybe_clients(files: list[Path], classes: list[str | None], root: Path, group: str | None, key: str) -> list[str]:
+def maybe_clients(
+    files: list[Path], classes: list[str | None], root: Path, group: str | None, key: str, alone: bool = False
+) -> list[str]:
     """A line where the folders below ``root`` that are taken for classes may be clients: folders of two or more names
-    lie in them, which are read as nothing, unless ``group`` finds something in them; or they are called so.
+    lie in them, which are read as nothing, unless ``group`` finds something in them; or they are called so. ``alone``:
+    whether ``root`` is the whole tree, without splits.
     """
     inner = _inner_folders(files, classes, root)
     below = sorted({name for names in inner.values() for name in names if name is not None})
     if len(below) < 2:
         return _called_like_clients(sorted(inner), key)
+    if len(inner) == 1:
+        (only,) = inner
+        how = f"{key}.path={printable(root / only)}" if alone else "move them one level up"
+        return [
+            f"{printable(only, 80)} is taken for the only class, and folders in it, {some(below)}, for nothing: if "
+            f"these are the classes, {how}; if it is a client, and they its classes, {key}.layout=clients"
+        ]
     shared = _in_each(inner)
     said = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"
     patients = f"; if the inner ones are patients, {key}.group" if group is None else ""

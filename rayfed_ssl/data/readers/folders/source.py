@@ -42,6 +42,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.holdout import TEST_SHARE, rounded, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
+from rayfed_ssl.data.readers.folders.doubts import classes_in_names, classes_within, maybe_masks
 from rayfed_ssl.data.readers.folders.layouts import (
     TEST_FOLDERS,
     TREES,
@@ -58,6 +59,7 @@ from rayfed_ssl.data.readers.folders.names import (
     class_of,
     client_of,
     folder_at,
+    folders_between,
     groups_of,
     known_names,
     maybe_clients,
@@ -123,8 +125,13 @@ def folder_source(
     notes += (others := maybe_splits((*class_names, *client_names)))
     doubt = ""
     if layout == "classes" and not others:
-        notes += maybe_clients(train.files, train.classes, train.folder, group, key)
+        notes += maybe_clients(train.files, train.classes, train.folder, group, key, train.folder == path)
         doubt = undecided(train.files, train.classes, train.folder, key) if group is None else ""
+    tested = test.files if test else []
+    notes += maybe_masks([*train.files, *tested], path)
+    if layout in CLASS_DEPTH:
+        notes += classes_within(train.files, train.classes, train.folder, CLASS_DEPTH[layout])
+        notes += [] if class_names else classes_in_names(train.files)
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
     if "train" not in splits:
@@ -173,7 +180,9 @@ def _unsplit(
         return _split_within(path, folders, layout, key)
     if within:
         hint = f"if its folders are clients: {key}.layout=clients with {key}.partition.name=natural"
-        shown = printable(within[0].relative_to(path))
+        filled = [train for train in within if images_below(train, key)] or within
+        hint += f"; if not: {key}.path={printable(filled[0].parent)}" if len(filled) == 1 else ""
+        shown = printable(filled[0].relative_to(path))
         raise layout_error(path, layout, f"has no folder train/, but {shown}/; {hint}", key)
     files = images_below(path, key)
     if not files or split_folders(path, key):
@@ -290,7 +299,12 @@ def _check_trained(
             hint = f"; {key}.layout=flat reads no labels, and `rayfed-ssl evaluate RUN --data FOLDER --protocol knn` "
             hint += "measures the run on a labelled set, with training and test images of its own"
             to_set = "layout"
-        if class_names and not hint:
+        loose = any(folders_between(file, split.folder) == (unknown[0],) for file in split.files)
+        if class_names and client_names and loose and not hint:
+            place = f"{printable(split.folder.name)}/{printable(unknown[0], 80)}/"
+            hint = f"; if it is a client that trains on nothing, its images lie in class folders, as {place}"
+            hint += f"{printable(class_names[0], 80)}/; or take {place} out, or put images of it into train/"
+        elif class_names and not hint:
             hint = f"; take it out of {printable(split.folder.name)}/, or put images of it into train/"
         raise UserError(
             f"{key}.path: {printable(split.folder)} holds {what} {printable(unknown[0], 80)}, which no training image "

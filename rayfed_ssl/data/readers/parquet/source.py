@@ -27,17 +27,20 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Payload, Source
+from rayfed_ssl.data.readers import one_hot, split_column
 from rayfed_ssl.data.readers.column_values import (
     Empty,
     Unnamed,
     Values,
     count_likely_labels,
     encoded_images,
+    is_text,
     label_texts,
     label_values,
     names_in,
@@ -49,6 +52,7 @@ from rayfed_ssl.data.readers.column_values import (
 from rayfed_ssl.data.readers.ownership import bare, is_group, ungrouped
 from rayfed_ssl.data.readers.parquet.files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
+from rayfed_ssl.data.readers.walking import FROM_TABLE
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -56,6 +60,7 @@ OF_IMAGES = {  # columns that say nothing but what an image is, as ``bare`` writ
     *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
     *("width", "height", "size", "split"),
 }
+PATHS = {"path", "imagepath", "file", "filename", "filepath", "imagefile", "imagename"}  # likewise, of files
 MOST_UNREAD = 10  # columns that are named
 
 
@@ -68,11 +73,12 @@ class Columns(Block):
     """The images; null: ``img`` or ``image``, of ``arrays`` ``images``, ``x`` or ``data``, of a ``table`` also
     ``file``, ``filename``, ``path``, ``image_id``, .. or ``id``.
     """
-    label: str | Literal[False] | None = None
+    label: str | tuple[str, ...] | Literal[False] | None = None
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
     ``fine_label``, of ``arrays`` ``labels`` or ``y``, where there is one; false: none is read, and all images are
-    unlabelled. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no label. Several labels
-    per image and targets of a regression are not measured.
+    unlabelled. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no label. A list names
+    columns that are a class each, with a 1 for its images, as ``[MEL,NV,BCC]``; not of ``arrays``. Several labels per
+    image and targets of a regression are not measured.
     """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
@@ -80,6 +86,19 @@ class Columns(Block):
     """Whom or what an image shows, such as the patient, as text or integers: images of one are held out together, for
     tests and by ``evaluation.select``; null: each image alone. Files of test images need no such column.
     """
+    split: str | None = None
+    """Of one ``table``: which images train and which test, as ``train``, ``test`` or ``val``; null: a fifth of each
+    class tests.
+    """
+
+    @model_validator(mode="after")
+    def _several_classes(self) -> Columns:
+        """A list of labels names columns, each once."""
+        if isinstance(self.label, tuple) and (len(self.label) < 2 or len({*self.label}) < len(self.label)):
+            raise ValueError(
+                f"label: found {printable(list(self.label), 120)}; a list names two columns or more, each once"
+            )
+        return self
 
 
 def parquet_source(
@@ -99,6 +118,8 @@ def parquet_source(
         UserError: no training images, missing columns, unreadable files, no files of ``test_split``.
     """
     columns, shown, single = columns or Columns(), shown or printable(path), path.is_file()
+    if columns.split is not None:
+        raise UserError(f"{key}.columns.split: found a value; Parquet has a file for each split, allowed: null")
     parts = parts_of(path, key, shown, test_split)
     others: list[Note | str] = (
         [] if single else [*unused(path, parts, key, _other_tests(path, parts, columns, key, shown))]
@@ -132,7 +153,8 @@ def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note |
         def values(name: str) -> Iterator[pa.Array]:
             return (batch.column(0) for batch in opened.iter_batches(columns=[name]) if batch.num_columns == 1)
 
-        return unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS, values)
+        split = split_column.advice(names, values, "") if single else []
+        return split + unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS, values)
 
 
 def unread_columns(
@@ -151,36 +173,45 @@ def unread_columns(
         images, labels: the columns that are taken for these where no key names one, the first that is there.
         values: the values of a column, in parts.
     """
-    group = next(iter(ungrouped(names, single, key)), None) if columns.group is None else None
+    others = [name for name in names if name != columns.image]
+    group = next(iter(ungrouped(others, single, key)), None) if columns.group is None else None
     asked = [what for what in ("label", *NAMED) if getattr(columns, what) is None]
-    read = {columns.image, columns.label, columns.client, columns.group}
+    named = columns.label if isinstance(columns.label, tuple) else (columns.label,)
+    read = {columns.image, *named, columns.client, columns.group, columns.split}
     for wanted, usual in ((columns.image, images), (columns.label, labels)):
         if wanted is None:
             read.add(next((name for name in usual if name in names), None))
         elif wanted is False:
             read.update(usual)
     if group is not None:
-        read.add(next(name for name in names if is_group(name)))
+        read.add(next(name for name in others if is_group(name)))
     left = [
         name
         for name in names
         if name not in read and bare(name) not in OF_IMAGES and not name.startswith("__index_level_")
     ]
-    others = [printable(name, 40) for name in left]
+    shown = [printable(name, 40) for name in left]
     notes: list[Note | str] = [] if group is None else [group]
-    if others and asked:
-        more = f" and {len(others) - MOST_UNREAD} more" if len(others) > MOST_UNREAD else ""
-        are = f"column {others[0]} is" if len(others) == 1 else f"columns {', '.join(others[:MOST_UNREAD])}{more} are"
+    if shown and asked:
+        more = f" and {len(shown) - MOST_UNREAD} more" if len(shown) > MOST_UNREAD else ""
+        are = f"column {shown[0]} is" if len(shown) == 1 else f"columns {', '.join(shown[:MOST_UNREAD])}{more} are"
         say = "says which is" if len(asked) == 1 else "say which are"
         unlabelled = columns.label is None and not any(name in names for name in labels)
-        likely = _likely_labels(left[:MOST_UNREAD], values, key) if unlabelled else ""
+        likely = _likely_labels(left, values, key) if unlabelled else ""
         notes.append(f"{are} not read; {key}.columns.{', .'.join(asked)} {say}{likely}")
     return notes
 
 
 def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]], key: str) -> str:
-    """Which of these columns look like labels, and the key that reads the first of them; "" where none does."""
-    counts = {name: count for name in names if (count := count_likely_labels(values(name)))}
+    """Which of these columns look like a class each, or which of the first of them like labels, and the key that reads
+    them; "" where none does.
+    """
+    classes = one_hot.likely_classes(names, values, key)
+    counts = {name: count for name in names[:MOST_UNREAD] if (count := count_likely_labels(values(name)))}
+    if classes and (classes.certain or not counts.keys() - {*classes.names}):
+        return f"; {classes.advice}"
+    if classes and len(classes.names) > 2:
+        counts = {name: count for name, count in counts.items() if name not in classes.names}
     if not counts:
         return ""
     told = [f"{printable(name, 40)} ({count} values)" for name, count in list(counts.items())[:3]]
@@ -229,7 +260,9 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     name = column_named(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
     if not name:
         wanted, has = ", ".join(IMAGE_COLUMNS), printable(", ".join(schema.names)) or "no columns"
-        problem = f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}: "
+        paths = next((field.name for field in schema if bare(field.name) in PATHS and is_text(field.type)), "")
+        hint = f"; where {printable(paths)} names files: {FROM_TABLE}" if paths else ""
+        problem = f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}{hint}: "
         some = next((field.name for field in schema if not no_images(field.type)), "COLUMN")
         raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image", {"image": some})
     if problem := no_images(schema.field(name).type):
@@ -260,7 +293,9 @@ def _read_beside(parts: dict[str, list[Path]], columns: Columns, key: str) -> Be
     for (_, meaning), cells in empty.items():
         meant[meaning] = meant.get(meaning, Empty()) + cells
     names = None if texts else _class_names(parts["train"][0], splits, columns, key)
-    return Beside(splits, texts, names, meant)
+    files = {file: labels for name, rows in found.items() for file, (labels, *_) in zip(parts[name], rows, strict=True)}
+    several = one_hot.count_several(files.values(), columns.label) if isinstance(columns.label, tuple) else 0
+    return Beside(splits, texts, names, meant, several)
 
 
 def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
@@ -277,6 +312,11 @@ def _read_labels(file: Path, columns: Columns, key: str) -> tuple[pa.Array, Empt
     with readable(file, key) as opened:
         schema = opened.schema_arrow
         image_column(schema, columns, file, key)
+        if isinstance(columns.label, tuple):
+            names = [column_named(schema, name, (), "label", file, key) for name in columns.label]
+            read = opened.read(columns=names)
+            labels = one_hot.labels_of({name: plain(read.column(name)) for name in names}, printable(file), key)
+            return labels, Empty(labels.null_count, labels.null_count)
         name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
         if not name or pa.types.is_null(schema.field(name).type):
             rows = opened.metadata.num_rows
@@ -316,7 +356,7 @@ def _class_names(file: Path, splits: dict[str, Rows], columns: Columns, key: str
 
 def class_names(file: Path, columns: Columns, key: str) -> tuple[str, ...] | None:
     """The names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), or None. Raises UserError."""
-    if columns.label is False:
+    if columns.label is False or isinstance(columns.label, tuple):
         return None
     with readable(file, key) as opened:
         schema = opened.schema_arrow

@@ -13,8 +13,9 @@ Shape legend: n rows of a table.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,7 @@ from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.images import Payload, Source
+from rayfed_ssl.data.readers import one_hot, split_column
 from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, label_texts, label_values, no_labels, numbered
 from rayfed_ssl.data.readers.ownership import bare
 from rayfed_ssl.data.readers.parquet.source import LABEL_COLUMNS, Columns, column_named, unread_columns
@@ -38,10 +40,12 @@ from rayfed_ssl.data.readers.walking import CSV
 
 IMAGE_COLUMNS = (
     "image", "img", "file", "filename", "path", "filepath", "imagepath", "imagefile", "imagename", "imageid",
-    "imageindex", "id",
+    "imageindex", "id", "imgid", "imgname", "imgpath", "imgfile", "idcode",
 )  # fmt: skip
 """Columns of images that need not be named, as ``bare`` writes them."""
 TESTS = (*TEST_NAMES, "testing", "valid")  # tables of test images: the first that is there
+PIXELS = re.compile(r"(pixel|px|p)?[ _-]?[0-9]+|[0-9]+x[0-9]+", re.IGNORECASE)  # columns of one pixel each
+MOST_LISTED = 20  # columns
 METADATA = "metadata.csv"  # of a split's folder, as in image folders of the Hugging Face Hub
 
 
@@ -104,6 +108,12 @@ class Named:
     files: list[Path | None]
     places: Places
 
+    def taken(self, rows: Sequence[int]) -> Named:
+        """These rows of the same table."""
+        cells, lines = [self.table.rows[row] for row in rows], [self.table.lines[row] for row in rows]
+        table = replace(self.table, rows=cells, lines=lines)
+        return replace(self, table=table, files=[self.files[row] for row in rows])
+
     def images(self, chosen: NDArray[np.int64]) -> Iterator[tuple[str, Payload]]:
         """(name, file) of the rows of these numbers."""
         cells = self.table.cells(self.image)
@@ -126,7 +136,8 @@ def table_source(
     test split that no training image has.
 
     Args:
-        test_split: the name of the table of the test images; None: ``test``, else ``validation`` or ``val``.
+        test_split: the name of the table of the test images, or of their split in a column; None: ``test``, else
+            ``validation`` or ``val``.
     Raises:
         UserError: no table, no column of images, images that none of the rows names, or two rows name.
     """
@@ -144,9 +155,10 @@ def table_source(
     files = [named.table.file for named in found.values()]
     files += [file for named in found.values() for file in named.files if file is not None]
     if key == "data":
-        labels = [name for name in (label_column(first.table, columns, key),) if name]
+        labels = [*label_columns(first.table, columns, key)]
         names = [name for name in first.table.names if name]
-        single = "test" not in found
+        if (single := "test" not in found) and columns.split is None:
+            notes += split_column.advice(names, first.table.parts, f"{key}.columns.split")
         notes += unread_columns(names, columns, single, key, [first.image], labels, first.table.parts)
     tests = splits["test"].table.shown
     return Source(
@@ -162,14 +174,33 @@ def open_tables(
     path: Path, key: str, columns: Columns, test_split: str | None = None
 ) -> tuple[dict[str, Named], list[Note | str]]:
     """The splits with their images, and lines on what is not read or found elsewhere. Raises UserError."""
-    files, unused = tables_of(path, key, test_split)
+    files, unused = tables_of(path, key, None if columns.split is not None else test_split)
     read = {split: read_table(file, key) for split, file in files.items()}
     folders = {table.file.parent for table in read.values()}
     several = [table.stem for table in read.values()] if len(folders) < len(read) else []
     places = {folder: Places(folder, key, several) for folder in folders}
     found = {split: _named(table, places[table.file.parent], columns, key) for split, table in read.items()}
     _refuse_twice(found.values(), key)
-    return found, [*unused, *_left_over([*places.values()], [*found.values()])]
+    notes: list[Note | str] = [*unused, *_left_over([*places.values()], [*found.values()])]
+    if columns.split is None:
+        return found, notes
+    splits, told = _split(found, columns.split, test_split, key)
+    return splits, [*notes, *told]
+
+
+def _split(
+    found: Mapping[str, Named], wanted: str, test_split: str | None, key: str
+) -> tuple[dict[str, Named], list[str]]:
+    """The splits that a column of one table says, and lines on rows that are not used. Raises UserError."""
+    whole = found["train"]
+    name = _column(whole.table, wanted, (), "split", key)
+    if "test" in found:
+        raise UserError(
+            f"{key}.columns.split: found {printable(repr(wanted))}; {found['test'].table.shown} has the test images, "
+            "allowed: null"
+        )
+    rows, notes = split_column.rows_of_splits(whole.table.cells(name), name, whole.table.shown, test_split, key)
+    return {split: whole.taken(mine) for split, mine in rows.items()}, notes
 
 
 def _left_over(places: Sequence[Places], found: Sequence[Named]) -> Iterator[str]:
@@ -215,9 +246,13 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
             files = find(table.cells(name), table.stem, lines)
             if any(files) or not files:
                 return Named(table, name, files, places)
-    other = _names_images(table, places, {*usual, label_column(table, columns, key)})
+    other = _names_images(table, places, {*usual, *label_columns(table, columns, key)})
     if not wanted:
         problem = f"{key}.path: {table.shown} has no column of images; it has {_listed(table)}: "
+        if _pixels(table):
+            raise UserError(
+                f"{problem}pixels in cells are not read; write them as an array: {key}.name=arrays reads it"
+            )
         say = f", {printable(other)} say" if other else ""
         raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image{say}", {"image": other or "COLUMN"})
     hint = f"; column {printable(other)} does: {key}.columns.image={printable(other)}" if other else ""
@@ -242,13 +277,24 @@ def _names_images(table: CellTable, places: Places, others: Collection[str]) -> 
 
 
 def _listed(table: CellTable) -> str:
-    return printable(", ".join(name for name in table.names if name)) or "none"
+    names = [name for name in table.names if name]
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return (printable(", ".join(names[:MOST_LISTED])) or "none") + more
 
 
-def label_column(table: CellTable, columns: Columns, key: str) -> str:
-    """The column of labels; "" where there is none. Raises UserError."""
+def _pixels(table: CellTable) -> bool:
+    """Whether columns are called as those of pixels: ``pixels``, or most of them ``pixel0``, ``pixel1``, ..."""
+    single = sum(PIXELS.fullmatch(name) is not None for name in table.names)
+    return 2 * single > len(table.names) or any(bare(name) == "pixels" for name in table.names)
+
+
+def label_columns(table: CellTable, columns: Columns, key: str) -> tuple[str, ...]:
+    """The column of labels, or those that are a class each; none where there is none. Raises UserError."""
+    if isinstance(columns.label, tuple):
+        return tuple(_column(table, name, (), "label", key) for name in columns.label)
     usual = [name for wanted in LABEL_COLUMNS for name in table.names if bare(name) == bare(wanted)]
-    return _column(table, columns.label, usual, "label", key)
+    name = _column(table, columns.label, usual, "label", key)
+    return (name,) if name else ()
 
 
 def _column(table: CellTable, wanted: str | Literal[False] | None, usual: Sequence[str], what: str, key: str) -> str:
@@ -266,8 +312,10 @@ def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Besi
     Raises:
         UserError: a column that is not there, values that cannot be labels, clients or groups.
     """
-    tables = {named.table.file: named.table for named in splits.values()}
-    labels, empty = _labels([*tables.values()], columns, key)
+    tables = {split: named.table for split, named in splits.items() if split == "train" or named is not splits["train"]}
+    _refuse_unlabelled([*tables.values()], columns, key)
+    read = _one_hot if isinstance(columns.label, tuple) else _labels
+    labels, empty = read([*tables.values()], columns, key)
     whose: dict[str, list[Values] | None] = {}
     for what, meaning in NAMED.items():
         whose[what], cells = _whose([*tables.values()], getattr(columns, what), what, key)
@@ -278,14 +326,41 @@ def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Besi
         for n, found in enumerate(labels)
     ]
     made = dict(zip(tables, rows, strict=True))
-    return Beside({split: made[named.table.file] for split, named in splits.items()}, texts, None, empty)
+    several = one_hot.count_several(labels, columns.label) if isinstance(columns.label, tuple) else 0
+    return Beside({split: made.get(split, made["train"]) for split in splits}, texts, None, empty, several)
+
+
+def _refuse_unlabelled(tables: Sequence[CellTable], columns: Columns, key: str) -> None:
+    """Raise UserError where the table of the test images lacks a column of labels, as those published without."""
+    wanted = columns.label if isinstance(columns.label, tuple) else [columns.label] if columns.label else []
+    names = [composed(name.strip()) for name in wanted]
+    if any(name not in tables[0].names for name in names):
+        return  # the first to be read
+    for table in tables[1:]:
+        if missing := next((name for name in names if name not in table.names), ""):
+            raise UserError(
+                f"{key}.columns.label: found {printable(repr(missing))}, which {table.shown} does not have; it has "
+                f"{_listed(table)}; {key}.path={tables[0].shown} reads that table alone, and holds a fifth of each "
+                "class out"
+            )
+
+
+def _one_hot(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
+    """Like ``_labels``, of columns that are a class each."""
+    found = []
+    for table in tables:
+        names = label_columns(table, columns, key)
+        cells = {name: typed(table.cells(name), fractions=True)[0] for name in names}
+        found.append(one_hot.labels_of(cells, table.shown, key))
+    empty = sum(labels.null_count for labels in found)
+    return found, {NO_LABEL: Empty(empty, empty)}
 
 
 def _labels(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
     """The tables' labels as of ``label_values``, and the cells without one; no row has one where there is no such
     column.
     """
-    names = [label_column(table, columns, key) for table in tables]
+    names = [next(iter(label_columns(table, columns, key)), "") for table in tables]
     cells = [table.cells(name) if name else [""] * len(table.rows) for table, name in zip(tables, names, strict=True)]
     column, empty = typed([*chain.from_iterable(cells)], fractions=True)
     called = " and ".join(
@@ -295,10 +370,9 @@ def _labels(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[li
         raise no_labels(called, "numbers with fractions", key)
     if empty == len(column):
         column = pa.chunked_array([pa.nulls(len(column), pa.int64())])
-    found, _ = label_values(column, called, key)
-    said = sum(len(table.rows) for table, name in zip(tables, names, strict=True) if name)
-    blank = empty - (len(column) - said)
-    return _parted(found, tables), {NO_LABEL: Empty(blank, blank)}
+    found, unlabelled = label_values(column, called, key)
+    unsaid = sum(len(table.rows) for table, name in zip(tables, names, strict=True) if not name)
+    return _parted(found, tables), {NO_LABEL: Empty(empty - unsaid, unlabelled.all - unsaid)}
 
 
 def _whose(tables: Sequence[CellTable], wanted: str | None, what: str, key: str) -> tuple[list[Values] | None, Empty]:

@@ -1,0 +1,31 @@
+"""What is wrong with a run can be said before anything is imported that takes seconds, where it needs none of that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rayfed_ssl.data.readers.places import existing_place
+from rayfed_ssl.settings import files as configfile
+
+READ_FROM_PATH = ("parquet", "imagefolder", "table", "arrays")  # sources whose images are nowhere else
+
+
+def refuse_absent(config: Path, changes: Sequence[str]) -> None:
+    """Raise UserError where the images of a run are not there; also for a file that is no YAML, and for changes that
+    are none, as ``rayfed_ssl.config.load`` does.
+
+    Nothing is refused where a cluster runs the job, whose paths are its own, or where ``?`` asks what a key may be.
+    """
+    asked = configfile.parse_overrides(changes)
+    document = configfile.read(config)
+    if os.environ.get("RAY_ADDRESS") or "?" in asked.values():
+        return
+    profile = asked.get("profile", document.get("profile"))
+    merged = configfile.merge(configfile.overlay(document, None if profile is None else str(profile)), asked)
+    data = merged.get("data")
+    if not isinstance(data, Mapping) or data.get("name") not in READ_FROM_PATH:
+        return
+    if isinstance(path := data.get("path"), str):
+        existing_place(Path(path), str(data["name"]), "data")

@@ -1,0 +1,75 @@
+"""Lines on folders and names that may mean something else than what is read: masks beside images, folders of classes in
+a class, classes in the names of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rayfed_ssl.base.text import composed, plural, printable
+from rayfed_ssl.data.readers.folders.layouts import some
+from rayfed_ssl.data.readers.folders.names import folder_at, folders_between, known_names
+
+OF_MASK = re.compile(r"(.+?)[ _-]+(?:mask|seg|segmentation|groundtruth|gt)s?(?:[ _-]?\d+)?", re.IGNORECASE)
+MASKS = {"mask", "masks", "segmentation", "segmentations", "groundtruth", "gt"}  # folders, as letters alone
+BEGINNING = re.compile(r"([^\W\d_]{2,})[ ._-]*\d+")  # of a file's name: letters, then its number
+MOST_CLASSES = 20  # that names of files may begin with
+
+
+def maybe_masks(files: Sequence[Path], root: Path) -> list[str]:
+    """A line where some of the images below ``root`` are called as masks of others: ``x_mask.png`` beside ``x.png``, or
+    in a folder ``masks/`` beside others.
+    """
+    known = {(file.parent, file.stem) for file in files}
+    beside = [file for file in files if (found := OF_MASK.fullmatch(file.stem)) and (file.parent, found[1]) in known]
+    within = [file for file in files if any(_letters(name) in MASKS for name in folders_between(file, root))]
+    masks = sorted({*beside, *within})
+    if not masks or len(masks) == len(files):
+        return []
+    first = printable(masks[0].relative_to(root), 80)
+    count = plural(len(masks), "image is", "images are")
+    return [f"{count} called as masks of others are ({first}), and read as any other: move masks away"]
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalpha())
+
+
+def classes_within(files: Sequence[Path], classes: Sequence[str | None], root: Path, depth: int) -> list[str]:
+    """A line where all images of a class lie in folders that are called as other classes, as those of a client that has
+    one more level of folders than others have.
+
+    Args:
+        classes: of each image below ``root``, the folder ``depth`` levels below it.
+    """
+    inner: dict[str, set[str | None]] = {}
+    for file, label in zip(files, classes, strict=True):
+        if label is not None:
+            inner.setdefault(label, set()).add(folder_at(file, root, depth + 1))
+    names = inner.keys()
+    for label, folders in sorted(inner.items()):
+        if {name for name in folders if name is not None} == folders <= names - {label}:
+            place = next(file for file, mine in zip(files, classes, strict=True) if mine == label)
+            where = printable(place.relative_to(root).parent, 80)
+            return [
+                f"{printable(label, 80)} is taken for a class, and folders in it that are called as other classes, "
+                f"{some(known_names([*folders]))}, for nothing ({where}/): move them one level up if they are classes"
+            ]
+    return []
+
+
+def classes_in_names(files: Sequence[Path]) -> list[str]:
+    """A line where no folder names a class and the names of the files seem to, as ``cat.12.jpg`` and ``dog.7.jpg`` do:
+    each begins with one of 2 to ``MOST_CLASSES`` words before its number, which twice as many have on average.
+    """
+    begun = [BEGINNING.match(composed(file.stem)) for file in files]
+    words = Counter(match[1] for match in begun if match)
+    if words.total() < len(files) or not 2 <= len(words) <= MOST_CLASSES or len(files) < 2 * len(words):
+        return []
+    return [
+        f"no folder is a class, and names of files, which begin with {some(sorted(words))}, say none: where these are "
+        "the classes, sort the files into folders called so, or list them with labels in a CSV file (name=table)"
+    ]

@@ -1,0 +1,171 @@
+"""Columns that are a class each, such as ``MEL,NV,BCC`` of ISIC's tables: an image's label is the column that has a 1.
+
+An image with several 1 has several labels; their names with ``BETWEEN`` between them are a class of its own, like
+labels that are joined in one cell.
+
+Shape legend: n images, C columns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from shlex import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import plural, printable
+from rayfed_ssl.data.readers.column_values import is_text, whole_numbers
+
+BETWEEN = "|"
+WORDS = {"false": 0, "true": 1}  # in any case
+MOST_WRITTEN = 30  # columns, in the value of a key
+MOST_NAMED = 5
+PLAIN = re.compile(r"[A-Za-z][\w./()-]*( [\w./()-]+)*")  # a column's name that YAML reads as text, but for YAMLS
+YAMLS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+NUMBERS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating)
+
+
+def labels_of(columns: Mapping[str, pa.ChunkedArray], file: str, key: str) -> pa.Array:
+    """(n,) the label of each image, text: the columns with a 1, in their order; null where none has one, or one has a
+    -1, which says that the class is not known.
+
+    Args:
+        columns: the columns of ``file`` by name: 1 or true for images of the class, 0, false or null for others.
+    Raises:
+        UserError: a column that holds anything else.
+    """
+    ones = []
+    for name, column in columns.items():
+        found = _ones(column)
+        if isinstance(found, str):
+            raise UserError(
+                f"{key}.columns.label: column {printable(name)} of {file} holds {printable(found, 40)}; allowed in "
+                "columns that are a class each: 1 for its images, 0 or nothing for others, -1 where that is unknown"
+            )
+        ones.append(found)
+    rows, which = np.unique(np.stack(ones, axis=1), axis=0, return_inverse=True)
+    names = [_joined(row, [*columns]) for row in rows]
+    return pa.array(names, pa.string()).take(pa.array(which.reshape(-1)))
+
+
+def count_several(labels: Iterable[pa.Array], columns: Sequence[str]) -> int:
+    """How many labels, as of ``labels_of``, are several of the columns."""
+    one = pa.array(columns, pa.string())
+    return sum(len(mine) - mine.null_count - int(pc.sum(pc.is_in(mine, one)).as_py() or 0) for mine in labels)
+
+
+def _joined(row: NDArray[np.int8], names: Sequence[str]) -> str | None:
+    """The label of a row (C,) of 1, 0 and -1; None where it has none."""
+    if (row < 0).any():
+        return None
+    return BETWEEN.join(name for name, value in zip(names, row, strict=True) if value) or None
+
+
+def _ones(column: pa.ChunkedArray) -> NDArray[np.int8] | str:
+    """(n,) 1, 0 and -1; or the first value that is none of them."""
+    if is_text(column.type):
+        words = [None if text is None else text.strip().lower() or None for text in column.to_pylist()]
+        if odd := next((word for word in words if word is not None and word not in WORDS), None):
+            return str(odd)
+        return np.array([0 if word is None else WORDS[word] for word in words], np.int8)
+    column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else whole_numbers(column)
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int8)
+    if pa.types.is_floating(column.type):
+        known = column.drop_null()
+        return str(known.filter(pc.not_equal(pc.floor(known), known))[0])
+    if not pa.types.is_integer(column.type):
+        return f"values of type {column.type}"
+    values = np.asarray(column.fill_null(0).to_numpy(), np.int64)
+    if len(odd := values[(values < -1) | (values > 1)]):
+        return str(odd[0])
+    return values.astype(np.int8)
+
+
+@dataclass(frozen=True)
+class LikelyClasses:
+    """Columns side by side that look like a class each, a line on them with the key that reads them, and whether hardly
+    anything else can be meant: each row has one 1 in three columns or more.
+    """
+
+    names: list[str]
+    advice: str
+    certain: bool
+
+
+def likely_classes(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]], key: str) -> LikelyClasses | None:
+    """The columns that look like a class each: of 0 and 1 alone, two or more with one 1 in every row, or, where there
+    are none, three or more of which rows have none or several. None where there are neither.
+
+    Args:
+        names: columns that are not read, in their order.
+        values: a column's values, in parts.
+    """
+    best = None
+    for run in _runs(names, values):
+        counts = np.sum([*run.values()], axis=0)
+        every = bool((counts == 1).all())
+        if every or (best is None and len(run) > 2 and counts.any()):
+            best = LikelyClasses([*run], _advised([*run], counts, key), every and len(run) > 2)
+        if every:
+            break
+    return best
+
+
+def _advised(names: Sequence[str], counts: NDArray[np.int64], key: str) -> str:
+    """The line on the columns, of which each row (n,) has so many 1."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    shown = printable(", ".join(names[:MOST_NAMED]), 120) + more
+    listed = f"{key}.columns.label=[{','.join(map(_in_yaml, names))}]"
+    by_key = quote(listed) if len(names) <= MOST_WRITTEN else f"a list of them in {key}.columns.label"
+    none, several = int((counts == 0).sum()), int((counts > 1).sum())
+    if not none and not several:
+        return f"{shown} hold one 1 in each row: {by_key} reads them as classes"
+    counted = ((several, "several"), (none, "none"))
+    said = ", ".join(f"{plural(count, 'row has', 'rows have')} {what}" for count, what in counted if count)
+    return f"{shown} hold 0 and 1 alone ({said}): if they are a class each, {by_key} reads them"
+
+
+def _in_yaml(name: str) -> str:
+    """A column's name as an entry of a list."""
+    return name if PLAIN.fullmatch(name) and name.lower() not in YAMLS else json.dumps(name, ensure_ascii=False)
+
+
+def _runs(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]]) -> Iterable[dict[str, NDArray[np.int64]]]:
+    """The columns (n,) of 0 and 1 alone, together where they stand side by side, of two or more."""
+    run: dict[str, NDArray[np.int64]] = {}
+    for name in [*names, None]:
+        column = None if name is None else _of_zeros_and_ones(values(name))
+        if name is not None and column is not None:
+            run[name] = column
+            continue
+        if len(run) > 1:
+            yield run
+        run = {}
+
+
+def _of_zeros_and_ones(parts: Iterable[pa.Array]) -> NDArray[np.int64] | None:
+    """(n,) the values of a column of 0 and 1 alone, with or without nulls; None of any other, and of one of nulls
+    alone. Reads no more parts than it needs.
+    """
+    found, known = list[NDArray[np.int64]](), 0
+    try:
+        for part in parts:
+            kind = part.type
+            if not (is_text(kind) or any(is_kind(kind) for is_kind in NUMBERS)):
+                return None
+            ones = _ones(pa.chunked_array([part]))
+            if isinstance(ones, str) or (ones < 0).any():
+                return None
+            found.append(ones.astype(np.int64))
+            known += len(part) - part.null_count
+    except (UnicodeDecodeError, pa.ArrowException, OSError):
+        return None  # nobody asked for it
+    return np.concatenate(found) if known else None

@@ -1,0 +1,136 @@
+"""Lines on folders and names that may mean something else than what is read, against trees that the test made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rayfed_ssl.base.notes import texts
+from tests.data.files import fetch, pictures, put, refused, tree_of
+
+P = pictures(30)
+
+
+def notes(tmp_path: Path, **settings: object) -> tuple[str, ...]:
+    return texts(fetch(tmp_path, "imagefolder", **settings).notes)
+
+
+def test_masks_beside_images_are_counted(tmp_path: Path) -> None:
+    """Those whose name is another's and the word, also numbered; not every name with the word in it."""
+    names = [f"{kind}/{kind} ({k})" for kind in ("benign", "malignant") for k in range(5)]
+    tree = {f"{name}.png": P[k] for k, name in enumerate(names)}
+    tree |= {f"{name}_mask.png": P[10 + k] for k, name in enumerate(names)}
+    put(tmp_path, tree | {f"{names[0]}_mask_1.png": P[20], "benign/gas mask.png": P[21], "benign/face_mask.png": P[22]})
+    said = "11 images are called as masks of others are (benign/benign (0)_mask.png), and read as any other: "
+    assert f"{said}move masks away" in notes(tmp_path)
+
+
+def test_a_folder_of_masks_is_told_but_not_where_all_images_lie_in_one(tmp_path: Path) -> None:
+    put(tmp_path, {f"{folder}/{k}.png": P[k] for k, folder in enumerate(["images"] * 6 + ["masks"] * 6)})
+    assert any(note.startswith("6 images are called as masks of others are (masks/10.png)") for note in notes(tmp_path))
+    put(tmp_path / "alone", {f"masks/{kind}/{k}.png": P[k] for kind in "ab" for k in range(3)})
+    assert not [note for note in notes(tmp_path / "alone", layout="clients") if "masks of others" in note]
+
+
+def test_a_client_with_one_level_of_folders_more_is_told(tmp_path: Path) -> None:
+    tree = tree_of({"north/sick": 3, "north/well": 3, "south/images/sick": 3, "south/images/well": 3})
+    put(tmp_path, tree)
+    said = (
+        "images is taken for a class, and folders in it that are called as other classes, sick, well, for nothing "
+        "(south/images/sick/): move them one level up if they are classes"
+    )
+    assert said in notes(tmp_path, layout="clients")
+    put(tmp_path, {"south/images/x.png": P[0]})  # now it has images of its own
+    assert said not in notes(tmp_path, layout="clients")
+
+
+def test_a_single_folder_around_the_classes_is_told_with_the_path(tmp_path: Path) -> None:
+    put(tmp_path, tree_of({"photos/cat": 3, "photos/dog": 3}))
+    said = (
+        f"photos is taken for the only class, and folders in it, cat, dog, for nothing: if these are the classes, "
+        f"data.path={tmp_path / 'photos'}; if it is a client, and they its classes, data.layout=clients"
+    )
+    assert said in notes(tmp_path)
+    inner = fetch(tmp_path, "imagefolder", path=tmp_path / "photos")  # what it says works
+    assert inner.train.class_names == ("cat", "dog")
+    put(tmp_path / "split", tree_of({"train/photos/cat": 3, "train/photos/dog": 3, "test/photos/cat": 1}))
+    assert any("the classes, move them one level up; if" in note for note in notes(tmp_path / "split"))
+
+
+def test_splits_one_level_down_are_told_with_the_path_where_one_folder_has_them(tmp_path: Path) -> None:
+    """A folder whose train/ has no images, as YOLO's labels/, is no other."""
+    put(tmp_path, tree_of({"images/train": 3, "images/val": 2}))
+    (tmp_path / "labels/train").mkdir(parents=True)
+    (tmp_path / "labels/train/0.txt").write_text("0 .5 .5 .2 .2")
+    refused(
+        rf"has no folder train/, but images/train/; if its folders are clients: data\.layout=clients with "
+        rf"data\.partition\.name=natural; if not: data\.path={tmp_path}/images; found",
+        tmp_path,
+        "imagefolder",
+    )
+    assert len(fetch(tmp_path, "imagefolder", path=tmp_path / "images").train) == 3  # what it says works
+    put(tmp_path, tree_of({"more/train": 1}))
+    refused(r"name=natural; found cache/, images/, labels/, more/", tmp_path, "imagefolder")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["cat.0", "cat.1", "dog.0", "dog.1"], "cat, dog"),
+        (["Müller_1", "Müller_2", "Öz_3", "Öz-4"], "Müller, Öz"),
+        (["IMG_0001", "IMG_0002", "IMG_0003"], None),
+        (["cat.0", "cat.1", "dog.0", "7"], None),
+        (["a1b2", "c3d4", "e5f6", "a7b8"], None),
+        (["cat.0", "dog.0", "cow.0"], None),
+    ],
+)
+def test_names_of_files_that_begin_with_a_class_are_told_where_no_folder_is_one(
+    tmp_path: Path, names: list[str], words: str | None
+) -> None:
+    put(tmp_path, {f"{name}.png": P[k] for k, name in enumerate(names)})
+    told = [note for note in notes(tmp_path) if "no folder is a class" in note]
+    assert len(told) == (words is not None)
+    assert all(f"which begin with {words}, say none" in note for note in told)
+    assert not [note for note in notes(tmp_path, layout="flat") if "no folder is a class" in note]
+
+
+def test_unlabelled_test_images_of_a_client_that_trains_on_nothing_are_told_how_to_lie(tmp_path: Path) -> None:
+    put(tmp_path, tree_of({f"train/{site}/{kind}": 2 for site in ("north", "south") for kind in ("sick", "well")}))
+    put(tmp_path, {"test/west/1.png": P[0], "test/north/sick/1.png": P[1]})
+    refused(
+        r"holds the class or client west, .*; if it is a client that trains on nothing, its images lie in class "
+        r"folders, as test/west/sick/; or take test/west/ out, or put images of it into train/; accepted",
+        tmp_path,
+        "imagefolder",
+        layout="clients",
+    )
+    (tmp_path / "test/west/sick").mkdir()
+    (tmp_path / "test/west/1.png").rename(tmp_path / "test/west/sick/1.png")  # what it says works
+    assert len(fetch(tmp_path, "imagefolder", layout="clients").test) == 2
+
+
+def test_files_of_arrays_and_data_bases_are_told_what_to_write_instead(tmp_path: Path) -> None:
+    for name, said in (("x.h5", "HDF5 is not read: write its arrays as .npz"), ("x.mdb", "LMDB is not read"),
+                       ("x.mat", "MATLAB's files are not read"), ("x.arrow", "Arrow is not read: write it as Parquet"),
+                       ("x.tfrecord", "TFRecord is not read"), ("x.pkl", "pickle is not read")):  # fmt: skip
+        folder = tmp_path / name.replace(".", "_")
+        folder.mkdir()
+        (folder / name).write_bytes(b"\x89HDF\r\n\x1a\n")
+        refused(f"1 file is not read: 1 .{name[2:]}; {said}", folder, "imagefolder")
+        for source, opening in (("imagefolder", "needs a folder of images"), ("arrays", r"is no \.npz file"),
+                                ("parquet", "cannot be read as Parquet")):  # fmt: skip
+            refused(rf"{name} .*{opening}.*; {said}", tmp_path, source, path=folder / name)
+
+
+def test_pixels_in_the_cells_of_a_table_are_told(tmp_path: Path) -> None:
+    for text in (
+        "emotion,pixels,Usage\n0,1 2 3 4,Training\n",
+        "label,pixel0,pixel1\n1,0,0\n",
+        "label,1x1,1x2\n1,0,0\n",
+    ):
+        (tmp_path / "t.csv").write_text(text)
+        refused(r"has no column of images; .*: pixels in cells are not read; write them as an array: data\.name=arrays",
+                tmp_path, "table", path=tmp_path / "t.csv")  # fmt: skip
+    (tmp_path / "t.csv").write_text(",".join(["label", *(f"p{k}" for k in range(784))]) + "\n")
+    refused(r"it has label, p0, .*, p18 and 765 more: pixels", tmp_path, "table", path=tmp_path / "t.csv")
