@@ -253,7 +253,8 @@ def caption(rows: Sequence[Record], board: Mapping[str, Any], data: str, partiti
     by, tau = f"Ranks by kNN over `{COMPARED[kind]}`", stability(ranked)
     if tau is None:
         one = len({seed for seeds in ranked.values() for seed in seeds}) == 1
-        told = f", of {'one seed' if one else 'seeds that share no three methods'}: how stable they are is not known."
+        of = "one seed" if one else "seeds that share fewer than three methods"
+        told = f", of {of}: how stable they are is not known."
     else:
         told = f"; Kendall's tau between two seeds, over the methods both have, is {tau:.2f} in the mean."
     parts.append(by + told)
