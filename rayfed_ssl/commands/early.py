@@ -8,8 +8,17 @@ from pathlib import Path
 
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.storage.claim import refuse_taken
 
 READ_FROM_PATH = ("parquet", "imagefolder", "table", "arrays")  # sources whose images are nowhere else
+
+
+def refuse_early(config: Path, changes: Sequence[str], out: str | None, resume: bool) -> None:
+    """Raise UserError where the folder holds a run that is not to be resumed, or the images are not there."""
+    if out is not None and "://" not in out:
+        refuse_taken(Path(out).expanduser(), resume)
+    if not resume:
+        refuse_absent(config, changes)
 
 
 def refuse_absent(config: Path, changes: Sequence[str]) -> None:

@@ -34,16 +34,11 @@ def run(
     ] = False,
 ) -> None:
     """Run a federation to its last round."""
-    from rayfed_ssl.storage.claim import refuse_taken
+    from rayfed_ssl.commands.early import refuse_early
 
     if quiet and as_json:
         raise UserError("--quiet: found beside --json, which prints objects; allowed: one of them")
-    if out is not None and "://" not in out:  # before anything is imported that takes seconds
-        refuse_taken(Path(out).expanduser(), resume)
-    if not resume:
-        from rayfed_ssl.commands.early import refuse_absent
-
-        refuse_absent(config, changes or ())
+    refuse_early(config, changes or (), out, resume)
     with importing():
         from rayfed_ssl.api.call_arguments import named_after, run_folder
         from rayfed_ssl.config import load
