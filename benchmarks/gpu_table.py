@@ -129,7 +129,7 @@ def _yes(value: bool) -> str:
 
 
 def sentence(lines: Sequence[Line]) -> str:
-    """What README says of it, of the GPU that was measured last."""
+    """What README says of it, of the GPU that came to the lines last."""
     for name, mine in reversed(by_gpu(lines).items()):
         steps = {(line["objective"], line["batch"]): line for line in newest(mine, "step", "objective", "batch")}
         step, shared = steps.get(("simclr", BATCH)), newest(mine, "actors", "actors", "mps")

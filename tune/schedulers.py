@@ -47,17 +47,22 @@ class Named:
 
 class LastingAsha(AsyncHyperBandScheduler):  # type: ignore[misc]
     """ASHA over several sessions. Its rungs hold what the trials of ``book`` reported before: a trial that goes on is
-    not judged a second time at a rung that it passed, by what it measured later. What it stops is so in the book, too.
+    not judged a second time at a rung that it passed, by what it measured later, nor by a round that it reports again
+    because its checkpoint is of an earlier one. What it stops is so in the book, too.
     """
 
     def __init__(self, book: Book, **settings: Any) -> None:
         super().__init__(**settings)
         self.book = book
+        self.judged = {entry.name: entry.reports[-1][0] for entry in book.entries if entry.reports}  # up to which round
         for entry in book.entries:
             past = Named(entry.name)
             super().on_trial_add(None, past)
-            for round, value in entry.reports:
-                super().on_trial_result(None, past, {"round": round, SCORE: value})
+            told = [{"round": round, SCORE: value} for round, value in entry.reports]
+            for result in told:
+                super().on_trial_result(None, past, result)
+            if entry.status == "stopped" and told:  # Tune tells ASHA of the same round again as it ends a trial
+                super().on_trial_complete(None, past, told[-1])
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         super().on_trial_add(tune_controller, Named(str(trial)))
@@ -66,6 +71,9 @@ class LastingAsha(AsyncHyperBandScheduler):  # type: ignore[misc]
         super().on_trial_remove(tune_controller, Named(str(trial)))
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if result["round"] <= self.judged.get(str(trial), 0):
+            return str(self.CONTINUE)
+        self.judged[str(trial)] = result["round"]
         decision = str(super().on_trial_result(tune_controller, Named(str(trial)), result))
         for entry in self.book.entries if decision == self.STOP else ():
             if entry.name == str(trial):

@@ -40,7 +40,7 @@ class Proposals(Searcher):  # type: ignore[misc]
         for point in (known or [])[book.configurations :]:
             book.add(point)
         self.optimiser = optimiser(sweep, book) if known is None else None
-        self.todo = deque(entry for entry in book.entries if entry.status not in OVER)
+        self.todo = deque(entry for entry in book.entries if entry.status == "waiting")
         self.running: dict[str, Entry] = {}
 
     def __getstate__(self) -> dict[str, Any]:

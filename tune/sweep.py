@@ -115,8 +115,10 @@ def disk_in_one_line(folder: Path) -> Iterator[None]:
 
 def _refused(folder: Path, error: OSError) -> bool:
     """Whether it is the folder, or a file in it, that may be written to no more."""
+    if isinstance(error.filename, str) and not Path(error.filename).absolute().is_relative_to(folder.absolute()):
+        return False
     if isinstance(error, PermissionError):
-        return isinstance(error.filename, str) and Path(error.filename).absolute().is_relative_to(folder.absolute())
+        return isinstance(error.filename, str)
     return error.errno in (errno.EROFS, errno.EFBIG)
 
 

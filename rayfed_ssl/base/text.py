@@ -65,7 +65,7 @@ def _escaped(character: str) -> str:
 
 
 def in_one_line(error: BaseException, limit: int = LIMIT) -> str:
-    """All that an error says, printable and without line breaks; its name where it says nothing."""
+    """What an error says, ``printable`` within ``limit`` and without line breaks; its name where it says nothing."""
     return printable(" ".join(str(error).split()) or type(error).__name__, limit)
 
 

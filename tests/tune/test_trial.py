@@ -389,19 +389,19 @@ def test_a_trial_whose_process_dies_again_and_again_fails(
     def dies(made: Sweep, folder: Path, first: Any, space: Any, proposals: Proposals, *_: Any) -> list[Entry]:
         attempts.append(proposals.left)
         for entry in proposals.todo:
-            entry.status = "complete" if entry.trial else "failed"
-        return proposals.book.entries[:1]
+            entry.status = "complete" if entry.trial == 1 else "failed"
+        return proposals.book.entries[:1]  # the third failed for a reason of its own
 
     monkeypatch.setattr(sweep_module, "_fit", dies)
-    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2]}}, overrides={"resources.cpus_per_client": 0.5})
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2, 0.3]}}, overrides={"resources.cpus_per_client": 0.5})
     lines: list[str] = []
     results = run_sweep(made, tmp_path / "out", say=lines.append)
-    assert attempts == [2, 1, 1, 1, 1]
+    assert attempts == [3, 1, 1, 1, 1]
     assert lines[1:] == ["1 trial(s) whose process died go on from their newest checkpoints"] * 4
-    assert results.counts == {"failed": 1, "complete": 1}
+    assert results.counts == {"failed": 2, "complete": 1}
     attempts.clear()
     stopped = run_sweep(made, tmp_path / "out", resume=True, stopping=lambda: True)
-    assert (attempts, stopped.counts["failed"]) == ([1], 1)
+    assert (attempts, stopped.counts["failed"]) == ([2], 2)
 
 
 def test_a_second_sweep_in_the_folder_is_refused_before_it_writes_anything(

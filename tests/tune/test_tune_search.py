@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -446,6 +447,52 @@ def test_asha_interrupted_anywhere_stops_what_it_stops_uninterrupted(cut: int, t
             verdicts.append(asha.on_trial_result(None, trials[n], {"round": r, "score": value}))
             book.entries[n].reports.append((r, value))
     assert verdicts == expected
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_asha_interrupted_where_a_rung_is_between_two_measured_rounds(mode: str, tmp_path: Path) -> None:
+    """Every fifth round is measured, so a trial comes to the rungs 3, 9 and 1 in this order. Those that go on come from
+    a checkpoint before their last report, which they give again. Ray's own scheduler is the truth.
+    """
+    rng, asha = random.Random(0), {"name": "asha", "grace": 1, "reduction": 3}
+    made = sweep(tmp_path, "train.rounds=21", "evaluation.every=5", space=ONE, mode=mode, scheduler=asha)
+    again = 0
+    for _ in range(10):
+        truth = AsyncHyperBandScheduler(
+            time_attr="round", metric="score", mode=mode, grace_period=1, reduction_factor=3, max_t=21
+        )
+        known = [SimpleNamespace(trial_id=f"{n}") for n in range(6)]
+        for trial in known:
+            truth.on_trial_add(None, trial)
+        told: list[tuple[int, dict[str, Any], str]] = []
+        reached, live = [0] * 6, set(range(6))
+        while live:
+            n = rng.choice(sorted(live))
+            reached[n] += 5
+            result = {"round": reached[n], "score": round(rng.random(), 1)}
+            verdict = truth.on_trial_result(None, known[n], result)
+            told.append((n, result, verdict))
+            if verdict == "STOP":
+                truth.on_trial_complete(None, known[n], result)
+            if verdict == "STOP" or reached[n] == 20:
+                live.remove(n)
+
+        cut = rng.randrange(len(told))
+        book = Book(tmp_path, 1)
+        book.entries = [Entry(n, n, 0, {LR: 0.1}) for n in range(6)]
+        for session in (told[:cut], told[cut:]):
+            lasting, trials = scheduler(made, book), [Trial(n) for n in range(6)]
+            for trial, entry in zip(trials, book.entries, strict=True):
+                lasting.on_trial_add(None, trial)
+                for r, value in entry.reports[-1:] if entry.status != "stopped" else ():
+                    assert lasting.on_trial_result(None, trial, {"round": r, "score": value}) == "CONTINUE"
+                    again += 1
+            for n, result, verdict in session:
+                assert lasting.on_trial_result(None, trials[n], result) == verdict
+                book.entries[n].reports.append((result["round"], result["score"]))
+                if verdict == "STOP":
+                    lasting.on_trial_complete(None, trials[n], result)
+    assert again
 
 
 def test_what_asha_stops_stays_stopped_where_a_stop_of_all_comes_at_the_same_time(tmp_path: Path) -> None:
