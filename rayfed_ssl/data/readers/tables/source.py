@@ -157,9 +157,8 @@ def table_source(
     if key == "data":
         labels = [*label_columns(first.table, columns, key)]
         names = [name for name in first.table.names if name]
-        if (single := "test" not in found) and columns.split is None:
-            notes += split_column.advice(names, first.table.parts, f"{key}.columns.split")
-        notes += unread_columns(names, columns, single, key, [first.image], labels, first.table.parts)
+        by_key, single = f"{key}.columns.split", "test" not in found
+        notes += unread_columns(names, columns, single, key, [first.image], labels, first.table.parts, by_key)
     tests = splits["test"].table.shown
     return Source(
         tuple(dict.fromkeys(files)),
@@ -249,7 +248,7 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
     other = _names_images(table, places, {*usual, *label_columns(table, columns, key)})
     if not wanted:
         problem = f"{key}.path: {table.shown} has no column of images; it has {_listed(table)}: "
-        if _pixels(table):
+        if not other and _pixels(table):
             raise UserError(
                 f"{problem}pixels in cells are not read; write them as an array: {key}.name=arrays reads it"
             )
