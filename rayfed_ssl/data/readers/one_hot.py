@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import plural, printable
+from rayfed_ssl.base.text import composed, plural, printable
 from rayfed_ssl.data.readers.column_values import is_text, of_text_or_numbers, whole_numbers
 
 BETWEEN = "|"
@@ -50,13 +50,13 @@ def labels_of(columns: Mapping[str, pa.ChunkedArray], file: str, key: str) -> pa
             )
         ones.append(found)
     rows, which = np.unique(np.stack(ones, axis=1), axis=0, return_inverse=True)
-    names = [_joined(row, [*columns]) for row in rows]
+    names = [_joined(row, [composed(name) for name in columns]) for row in rows]
     return pa.array(names, pa.string()).take(pa.array(which.reshape(-1)))
 
 
 def count_several(labels: Iterable[pa.Array], columns: Sequence[str]) -> int:
     """How many labels, as of ``labels_of``, are several of the columns."""
-    one = pa.array(columns, pa.string())
+    one = pa.array([composed(name) for name in columns], pa.string())
     return sum(len(mine) - mine.null_count - int(pc.sum(pc.is_in(mine, one)).as_py() or 0) for mine in labels)
 
 

@@ -218,6 +218,21 @@ def test_empty_cells_are_zeros_and_minus_ones_unknown() -> None:
     assert labels_of(columns, "x.parquet", "data").to_pylist() == ["a", "b", None, None, "b"]
 
 
+def test_names_of_class_columns_are_compared_like_other_names(tmp_path: Path) -> None:
+    """Also decomposed and with blanks around them, of which no label is taken for several."""
+    cells = pd.DataFrame({"Mu\u0308ller": [1, 0] * 5, "Rest": [0, 1] * 5})
+    write_parquet(tmp_path / "x.parquet", PIXELS[:10], [], label="", **{name: cells[name] for name in cells})
+    own = [" M\u00fcller", "Rest "]
+    for source, path, names in (
+        ("parquet", tmp_path / "x.parquet", [*cells]),
+        ("table", table(tmp_path, cells), [*cells]),
+        ("table", tmp_path / "t.csv", own),
+    ):
+        data = fetch(tmp_path, source, path=path, columns={"label": names})
+        assert data.train.class_names == ("M\u00fcller", "Rest")
+        assert not [note for note in texts(data.notes) if "several labels" in note]
+
+
 def test_minus_one_is_counted_among_labels_that_are_missing(tmp_path: Path) -> None:
     """In one column, as CheXpert has it: empty is nothing, -1 uncertain; both are unlabelled."""
     cells = pd.DataFrame({"label": [1.0, 0.0, -1.0, None, -1.0, *[0.0, 1.0] * 5]})

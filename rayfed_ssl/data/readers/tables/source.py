@@ -325,7 +325,8 @@ def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Besi
         for n, found in enumerate(labels)
     ]
     made = dict(zip(tables, rows, strict=True))
-    several = one_hot.count_several(labels, columns.label) if isinstance(columns.label, tuple) else 0
+    classes = label_columns(tables["train"], columns, key)
+    several = one_hot.count_several(labels, classes) if isinstance(columns.label, tuple) else 0
     return Beside({split: made.get(split, made["train"]) for split in splits}, texts, None, empty, several)
 
 
