@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rayfed_ssl.records.intervals import counts_images
 from rayfed_ssl.records.outcomes import read_outcomes
 
-NEARLY_ALL, HARDLY_ANY = 0.95, 0.05  # of the images of a class, and of those of the other classes
+NEARLY_ALL, HARDLY_ANY = 0.95, 0.05  # of the number of a class's images: right answers in it, and in all others
 
 
 def of_one_class(folder: Path, class_names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -39,8 +39,9 @@ def of_one_class(folder: Path, class_names: Sequence[str]) -> dict[str, dict[str
 
 
 def recognised(shares: NDArray[np.float64], labels: NDArray[np.int64]) -> int | None:
-    """The class of which ``NEARLY_ALL`` images are classified rightly, if that holds for ``HARDLY_ANY`` of the others;
-    None where there is none, or one class of test images.
+    """The class of which ``NEARLY_ALL`` images are classified rightly, if of all others fewer than ``HARDLY_ANY`` of
+    that number are: the accuracy is its share of the images, within 5% of that. None where there is none, or one class
+    of test images.
 
     Args:
         shares: (M,) of the classifiers that are right about an image.
@@ -49,7 +50,7 @@ def recognised(shares: NDArray[np.float64], labels: NDArray[np.int64]) -> int | 
     known = np.unique(labels)
     if len(known) < 2:
         return None
-    recalls = np.array([shares[labels == label].mean() for label in known])
-    best = int(known[recalls.argmax()])
-    others = float(shares[labels != best].mean())
-    return best if recalls.max() >= NEARLY_ALL and others <= HARDLY_ANY else None
+    right = [float(shares[labels == label].sum()) for label in known]
+    best = int(known[np.argmax(right)])
+    images, others = int((labels == best).sum()), float(shares[labels != best].sum())
+    return best if max(right) >= NEARLY_ALL * images and others < HARDLY_ANY * images else None

@@ -30,6 +30,20 @@ def test_the_class_that_alone_is_recognised(right: list[int], expected: int | No
     assert recognised(shares.astype(float), LABELS) == expected
 
 
+def test_of_many_classes_the_others_count_against_the_images_of_the_one() -> None:
+    """Two of two images of a class, and seven of 198 others: 4.5% is far above the class's share, 1%."""
+    labels, right = np.repeat(np.arange(100), 2), np.zeros(200)
+    right[:2] = 1
+    assert recognised(right, labels) == 0
+    right[3:17:2] = 1
+    assert recognised(right, labels) is None
+
+
+def test_a_class_of_one_image_that_is_recognised_hides_no_other() -> None:
+    labels = np.array([0] + [1] * 60 + [2] * 30)
+    assert recognised((labels <= 1).astype(float), labels) == 1
+
+
 def test_with_test_images_of_one_class_nothing_is_said() -> None:
     assert recognised(np.ones(5), np.full(5, 2)) is None
 

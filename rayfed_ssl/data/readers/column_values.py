@@ -22,6 +22,7 @@ from rayfed_ssl.data.readers.walking import FROM_TABLE
 MOST_LIKELY, SMALL = 20, 1000  # of a column that looks like labels: its different values, and what bounds integers
 Values = list[str | int | None]
 BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+NUMBERS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating)
 
 
 class Unnamed(UserError):
@@ -133,6 +134,12 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def of_text_or_numbers(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text or numbers, booleans among them, also as a dictionary's indices."""
+    kind = _value_type(kind)
+    return is_text(kind) or any(is_kind(kind) for is_kind in NUMBERS)
 
 
 def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, Empty]:

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import plural, printable
-from rayfed_ssl.data.readers.column_values import is_text, whole_numbers
+from rayfed_ssl.base.text import composed, plural, printable
+from rayfed_ssl.data.readers.column_values import is_text, of_text_or_numbers, whole_numbers
 
 BETWEEN = "|"
 WORDS = {"false": 0, "true": 1}  # in any case
@@ -29,7 +29,6 @@ MOST_WRITTEN = 30  # columns, in the value of a key
 MOST_NAMED = 5
 PLAIN = re.compile(r"[A-Za-z][\w./()-]*( [\w./()-]+)*")  # a column's name that YAML reads as text, but for YAMLS
 YAMLS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
-NUMBERS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating)
 
 
 def labels_of(columns: Mapping[str, pa.ChunkedArray], file: str, key: str) -> pa.Array:
@@ -51,13 +50,13 @@ def labels_of(columns: Mapping[str, pa.ChunkedArray], file: str, key: str) -> pa
             )
         ones.append(found)
     rows, which = np.unique(np.stack(ones, axis=1), axis=0, return_inverse=True)
-    names = [_joined(row, [*columns]) for row in rows]
+    names = [_joined(row, [composed(name) for name in columns]) for row in rows]
     return pa.array(names, pa.string()).take(pa.array(which.reshape(-1)))
 
 
 def count_several(labels: Iterable[pa.Array], columns: Sequence[str]) -> int:
     """How many labels, as of ``labels_of``, are several of the columns."""
-    one = pa.array(columns, pa.string())
+    one = pa.array([composed(name) for name in columns], pa.string())
     return sum(len(mine) - mine.null_count - int(pc.sum(pc.is_in(mine, one)).as_py() or 0) for mine in labels)
 
 
@@ -158,8 +157,7 @@ def _of_zeros_and_ones(parts: Iterable[pa.Array]) -> NDArray[np.int64] | None:
     found, known = list[NDArray[np.int64]](), 0
     try:
         for part in parts:
-            kind = part.type
-            if not (is_text(kind) or any(is_kind(kind) for is_kind in NUMBERS)):
+            if not of_text_or_numbers(part.type):
                 return None
             ones = _ones(pa.chunked_array([part]))
             if isinstance(ones, str) or (ones < 0).any():

@@ -58,11 +58,8 @@ def advice(names: Iterable[str], values: Callable[[str], Iterable[pa.Array]], by
     for name in names:
         if counts := _counts(values(name)):
             said = ", ".join(f"{split}: {count}" for split, count in counts.items())
-            how = f"{by_key}={printable(name, 40)} reads it" if by_key else "a file for each split is read so"
-            return [
-                f"column {printable(name, 40)} says which images train ({said} rows) and is not read: a fifth of each "
-                f"class is held out instead; {how}"
-            ]
+            how = f"{by_key}={printable(name, 40)} reads it" if by_key else "write a file for each split"
+            return [f"column {printable(name, 40)} says which images train ({said} rows) and is not read; {how}"]
     return []
 
 

@@ -20,6 +20,7 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.readers.one_hot import labels_of, likely_classes
+from rayfed_ssl.data.readers.parquet.source import parquet_source
 from rayfed_ssl.data.sources import SourceConfig
 from tests.command_line import Call, caller
 from tests.data.files import fetch, pictures, png, refused, write_parquet
@@ -217,6 +218,21 @@ def test_empty_cells_are_zeros_and_minus_ones_unknown() -> None:
     assert labels_of(columns, "x.parquet", "data").to_pylist() == ["a", "b", None, None, "b"]
 
 
+def test_names_of_class_columns_are_compared_like_other_names(tmp_path: Path) -> None:
+    """Also decomposed and with blanks around them, of which no label is taken for several."""
+    cells = pd.DataFrame({"Mu\u0308ller": [1, 0] * 5, "Rest": [0, 1] * 5})
+    write_parquet(tmp_path / "x.parquet", PIXELS[:10], [], label="", **{name: cells[name] for name in cells})
+    own = [" M\u00fcller", "Rest "]
+    for source, path, names in (
+        ("parquet", tmp_path / "x.parquet", [*cells]),
+        ("table", table(tmp_path, cells), [*cells]),
+        ("table", tmp_path / "t.csv", own),
+    ):
+        data = fetch(tmp_path, source, path=path, columns={"label": names})
+        assert data.train.class_names == ("M\u00fcller", "Rest")
+        assert not [note for note in texts(data.notes) if "several labels" in note]
+
+
 def test_minus_one_is_counted_among_labels_that_are_missing(tmp_path: Path) -> None:
     """In one column, as CheXpert has it: empty is nothing, -1 uncertain; both are unlabelled."""
     cells = pd.DataFrame({"label": [1.0, 0.0, -1.0, None, -1.0, *[0.0, 1.0] * 5]})
@@ -258,10 +274,11 @@ def test_a_column_of_splits_is_told_and_read_if_asked(tmp_path: Path) -> None:
     path = table(tmp_path, splits(values))
     unasked = fetch(tmp_path, "table", path=path)
     assert len(unasked.test) == 4  # a fifth of each class
-    assert (
-        "column split says which images train (train: 12, test: 5, val: 4 rows) and is not read: a fifth of each class "
-        "is held out instead; data.columns.split=split reads it"
-    ) in texts(unasked.notes)
+    said = "column split says which images train (train: 12, test: 5, val: 4 rows) and is not read; "
+    assert f"{said}data.columns.split=split reads it" in texts(unasked.notes)
+    for what in ("label", "client", "group"):  # it is read
+        asked_so = fetch(tmp_path, "table", path=path, columns={what: "split"})
+        assert not [note for note in texts(asked_so.notes) if "which images train" in note]
     data = fetch(tmp_path, "table", path=path, columns={"split": "split"})
     found = read_names(data)
     assert sorted(found) == [*range(17)]
@@ -296,4 +313,21 @@ def test_wrong_columns_of_splits_are_one_line(tmp_path: Path) -> None:
         "columns.split: found a value; Parquet has a file", tmp_path, "parquet", path=tmp_path / "x.parquet", **wrong
     )
     told = texts(fetch(tmp_path, "parquet", path=tmp_path / "x.parquet").notes)
-    assert any("column split says which images train (train: 4, test: 2 rows)" in note for note in told)
+    said = "column split says which images train (train: 4, test: 2 rows) and is not read; write a file for each split"
+    assert said in told
+
+
+def test_for_notes_no_column_of_images_or_lists_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of 65,536 rows of them may take more memory than there is."""
+    path, read = tmp_path / "x.parquet", list[str]()
+    other = {"mask": [b"x"] * 6, "boxes": [[0.5]] * 6, "place": [{"x": 1}] * 6, "said": ["train", "no"] * 3}
+    write_parquet(path, PIXELS[:6], [0, 1] * 3, label="kind", **other)
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def noted(file: pq.ParquetFile, *given: Any, columns: list[str], **named: Any) -> Any:
+        read.extend(columns)
+        return iter_batches(file, *given, columns=columns, **named)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
+    parquet_source(path, {"train": None, "test": None}, "data")
+    assert {*read} == {"said", "kind"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.base.notes import texts
-from tests.data.files import fetch, pictures, put, refused, tree_of
+from tests.data.files import fetch, pictures, png, put, refused, tree_of
 
 P = pictures(30)
 
@@ -29,15 +29,24 @@ def test_masks_beside_images_are_counted(tmp_path: Path) -> None:
 def test_a_folder_of_masks_is_told_but_not_where_all_images_lie_in_one(tmp_path: Path) -> None:
     put(tmp_path, {f"{folder}/{k}.png": P[k] for k, folder in enumerate(["images"] * 6 + ["masks"] * 6)})
     assert any(note.startswith("6 images are called as masks of others are (masks/10.png)") for note in notes(tmp_path))
+    put(tmp_path / "site", tree_of({f"site/{folder}/{kind}": 3 for folder in ("Images", "Masks") for kind in "xy"}))
+    (said,) = [note for note in notes(tmp_path / "site", layout="clients") if "masks of others" in note]
+    assert said.startswith("6 images are called as masks of others are (site/Masks/x/0.png)")
     put(tmp_path / "alone", {f"masks/{kind}/{k}.png": P[k] for kind in "ab" for k in range(3)})
     assert not [note for note in notes(tmp_path / "alone", layout="clients") if "masks of others" in note]
+
+
+@pytest.mark.parametrize("folders", [("mask", "no_mask"), ("Mask", "face"), ("GT", "SUV"), ("groundtruth", "fake")])
+def test_a_class_that_is_called_as_masks_are_is_no_folder_of_masks(tmp_path: Path, folders: tuple[str, str]) -> None:
+    put(tmp_path, tree_of(dict.fromkeys(folders, 4)))
+    assert not [note for note in notes(tmp_path) if "masks of others" in note]
 
 
 def test_a_client_with_one_level_of_folders_more_is_told(tmp_path: Path) -> None:
     tree = tree_of({"north/sick": 3, "north/well": 3, "south/images/sick": 3, "south/images/well": 3})
     put(tmp_path, tree)
     said = (
-        "images is taken for a class, and folders in it that are called as other classes, sick, well, for nothing "
+        "images is taken for a class, and folders in it that are called as other classes, sick, well, for none "
         "(south/images/sick/): move them one level up if they are classes"
     )
     assert said in notes(tmp_path, layout="clients")
@@ -48,7 +57,7 @@ def test_a_client_with_one_level_of_folders_more_is_told(tmp_path: Path) -> None
 def test_a_single_folder_around_the_classes_is_told_with_the_path(tmp_path: Path) -> None:
     put(tmp_path, tree_of({"photos/cat": 3, "photos/dog": 3}))
     said = (
-        f"photos is taken for the only class, and folders in it, cat, dog, for nothing: if these are the classes, "
+        f"photos is taken for the only class, and folders in it, cat, dog, for none: if these are the classes, "
         f"data.path={tmp_path / 'photos'}; if it is a client, and they its classes, data.layout=clients"
     )
     assert said in notes(tmp_path)
@@ -132,5 +141,9 @@ def test_pixels_in_the_cells_of_a_table_are_told(tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text(text)
         refused(r"has no column of images; .*: pixels in cells are not read; write them as an array: data\.name=arrays",
                 tmp_path, "table", path=tmp_path / "t.csv")  # fmt: skip
+    (tmp_path / "0.png").write_bytes(png(P[0]))
+    (tmp_path / "t.csv").write_text("0,1,2\n0.png,a,7\n")  # as pandas writes columns without names
+    refused("no column of images; it has 0, 1, 2: name one in data.columns.image, 0 say", tmp_path, "table",
+            path=tmp_path / "t.csv")  # fmt: skip
     (tmp_path / "t.csv").write_text(",".join(["label", *(f"p{k}" for k in range(784))]) + "\n")
     refused(r"it has label, p0, .*, p18 and 765 more: pixels", tmp_path, "table", path=tmp_path / "t.csv")

@@ -15,23 +15,31 @@ from rayfed_ssl.data.readers.folders.names import folder_at, folders_between, kn
 
 OF_MASK = re.compile(r"(.+?)[ _-]+(?:mask|seg|segmentation|groundtruth|gt)s?(?:[ _-]?\d+)?", re.IGNORECASE)
 MASKS = {"mask", "masks", "segmentation", "segmentations", "groundtruth", "gt"}  # folders, as letters alone
+IMAGES = {"image", "images", "img", "imgs"}  # folders beside those of masks, likewise
 BEGINNING = re.compile(r"([^\W\d_]{2,})[ ._-]*\d+")  # of a file's name: letters, then its number
 MOST_CLASSES = 20  # that names of files may begin with
 
 
 def maybe_masks(files: Sequence[Path], root: Path) -> list[str]:
     """A line where some of the images below ``root`` are called as masks of others: ``x_mask.png`` beside ``x.png``, or
-    in a folder ``masks/`` beside others.
+    in a folder ``masks/`` beside ``images/``, since ``mask/`` beside ``no_mask/`` is a class.
     """
     known = {(file.parent, file.stem) for file in files}
     beside = [file for file in files if (found := OF_MASK.fullmatch(file.stem)) and (file.parent, found[1]) in known]
-    within = [file for file in files if any(_letters(name) in MASKS for name in folders_between(file, root))]
+    pictured = {above for file in files for above in _above(file, root, IMAGES)}
+    within = [file for file in files if pictured.intersection(_above(file, root, MASKS))]
     masks = sorted({*beside, *within})
     if not masks or len(masks) == len(files):
         return []
     first = printable(masks[0].relative_to(root), 80)
     count = plural(len(masks), "image is", "images are")
     return [f"{count} called as masks of others are ({first}), and read as any other: move masks away"]
+
+
+def _above(file: Path, root: Path, names: set[str]) -> list[tuple[str, ...]]:
+    """The folders below ``root`` above each that is called so on the way to ``file``."""
+    folders = folders_between(file, root)
+    return [folders[:level] for level, name in enumerate(folders) if _letters(name) in names]
 
 
 def _letters(name: str) -> str:
@@ -56,7 +64,7 @@ def classes_within(files: Sequence[Path], classes: Sequence[str | None], root: P
             where = printable(place.relative_to(root).parent, 80)
             return [
                 f"{printable(label, 80)} is taken for a class, and folders in it that are called as other classes, "
-                f"{some(known_names([*folders]))}, for nothing ({where}/): move them one level up if they are classes"
+                f"{some(known_names([*folders]))}, for none ({where}/): move them one level up if they are classes"
             ]
     return []
 

@@ -190,7 +190,7 @@ def maybe_clients(
         (only,) = inner
         how = f"{key}.path={printable(root / only)}" if alone else "move them one level up"
         return [
-            f"{printable(only, 80)} is taken for the only class, and folders in it, {some(below)}, for nothing: if "
+            f"{printable(only, 80)} is taken for the only class, and folders in it, {some(below)}, for none: if "
             f"these are the classes, {how}; if it is a client, and they its classes, {key}.layout=clients"
         ]
     shared = _in_each(inner)

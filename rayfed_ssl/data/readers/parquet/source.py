@@ -46,6 +46,7 @@ from rayfed_ssl.data.readers.column_values import (
     names_in,
     no_images,
     numbered,
+    of_text_or_numbers,
     plain,
     whose_values,
 )
@@ -151,10 +152,12 @@ def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note |
         names = list(dict.fromkeys(opened.schema_arrow.names))
 
         def values(name: str) -> Iterator[pa.Array]:
+            if name not in small:
+                return iter(())
             return (batch.column(0) for batch in opened.iter_batches(columns=[name]) if batch.num_columns == 1)
 
-        split = split_column.advice(names, values, "") if single else []
-        return split + unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS, values)
+        small = {field.name for field in opened.schema_arrow if of_text_or_numbers(field.type)}  # none of images
+        return unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS, values)
 
 
 def unread_columns(
@@ -165,6 +168,7 @@ def unread_columns(
     images: Sequence[str],
     labels: Sequence[str],
     values: Callable[[str], Iterable[pa.Array]],
+    split_key: str = "",
 ) -> list[Note | str]:
     """Lines on columns that are not read: one that seems to be a group, and those that may be what a key without a
     value names; where no labels are read, also which of them look like labels.
@@ -172,6 +176,7 @@ def unread_columns(
     Args:
         images, labels: the columns that are taken for these where no key names one, the first that is there.
         values: the values of a column, in parts.
+        split_key: the key that names a column of splits; "" where none does.
     """
     others = [name for name in names if name != columns.image]
     group = next(iter(ungrouped(others, single, key)), None) if columns.group is None else None
@@ -191,7 +196,10 @@ def unread_columns(
         if name not in read and bare(name) not in OF_IMAGES and not name.startswith("__index_level_")
     ]
     shown = [printable(name, 40) for name in left]
-    notes: list[Note | str] = [] if group is None else [group]
+    notes: list[Note | str] = []
+    if single and columns.split is None:
+        notes += split_column.advice([name for name in names if name not in read], values, split_key)
+    notes += [] if group is None else [group]
     if shown and asked:
         more = f" and {len(shown) - MOST_UNREAD} more" if len(shown) > MOST_UNREAD else ""
         are = f"column {shown[0]} is" if len(shown) == 1 else f"columns {', '.join(shown[:MOST_UNREAD])}{more} are"
@@ -260,11 +268,11 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     name = column_named(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
     if not name:
         wanted, has = ", ".join(IMAGE_COLUMNS), printable(", ".join(schema.names)) or "no columns"
+        some = next((field.name for field in schema if not no_images(field.type)), "")
         paths = next((field.name for field in schema if bare(field.name) in PATHS and is_text(field.type)), "")
-        hint = f"; where {printable(paths)} names files: {FROM_TABLE}" if paths else ""
+        hint = f"; where {printable(paths)} names files: {FROM_TABLE}" if paths and not some else ""
         problem = f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}{hint}: "
-        some = next((field.name for field in schema if not no_images(field.type)), "COLUMN")
-        raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image", {"image": some})
+        raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image", {"image": some or "COLUMN"})
     if problem := no_images(schema.field(name).type):
         raise UserError(f"{key}.path: column {printable(name)} of {printable(file)} is {problem}")
     return name

@@ -157,9 +157,8 @@ def table_source(
     if key == "data":
         labels = [*label_columns(first.table, columns, key)]
         names = [name for name in first.table.names if name]
-        if (single := "test" not in found) and columns.split is None:
-            notes += split_column.advice(names, first.table.parts, f"{key}.columns.split")
-        notes += unread_columns(names, columns, single, key, [first.image], labels, first.table.parts)
+        by_key, single = f"{key}.columns.split", "test" not in found
+        notes += unread_columns(names, columns, single, key, [first.image], labels, first.table.parts, by_key)
     tests = splits["test"].table.shown
     return Source(
         tuple(dict.fromkeys(files)),
@@ -249,7 +248,7 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
     other = _names_images(table, places, {*usual, *label_columns(table, columns, key)})
     if not wanted:
         problem = f"{key}.path: {table.shown} has no column of images; it has {_listed(table)}: "
-        if _pixels(table):
+        if not other and _pixels(table):
             raise UserError(
                 f"{problem}pixels in cells are not read; write them as an array: {key}.name=arrays reads it"
             )
@@ -326,7 +325,8 @@ def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Besi
         for n, found in enumerate(labels)
     ]
     made = dict(zip(tables, rows, strict=True))
-    several = one_hot.count_several(labels, columns.label) if isinstance(columns.label, tuple) else 0
+    classes = label_columns(tables["train"], columns, key)
+    several = one_hot.count_several(labels, classes) if isinstance(columns.label, tuple) else 0
     return Beside({split: made.get(split, made["train"]) for split in splits}, texts, None, empty, several)
 
 
