@@ -150,13 +150,12 @@ def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note |
     """:func:`unread_columns` of a file."""
     with readable(file, key) as opened:
         names = list(dict.fromkeys(opened.schema_arrow.names))
+        small = {field.name for field in opened.schema_arrow if of_text_or_numbers(field.type)}  # none of images
 
         def values(name: str) -> Iterator[pa.Array]:
-            if name not in small:
-                return iter(())
-            return (batch.column(0) for batch in opened.iter_batches(columns=[name]) if batch.num_columns == 1)
+            if name in small:
+                yield from (b.column(0) for b in opened.iter_batches(columns=[name]) if b.num_columns == 1)
 
-        small = {field.name for field in opened.schema_arrow if of_text_or_numbers(field.type)}  # none of images
         return unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS, values)
 
 
