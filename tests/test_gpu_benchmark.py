@@ -165,6 +165,7 @@ def test_mps_is_started_stopped_and_told_why_not(
     assert log == [f"started {tmp_path}/0/pipe", "told quit", f"started {tmp_path}/3/pipe"]
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_all_of_it_in_one_call(tmp_path: Path) -> None:
     out = tmp_path / "gpu.jsonl"
