@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from boards.tables import NOT_RUN, number
 from claims import WORST, Line
-from leaderboard_tables import NOT_RUN, number
 
 from rayfed_ssl.records.comparison import Difference, difference
 from rayfed_ssl.records.intervals import LEVEL

@@ -41,10 +41,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of this proces
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import json_lines
-import leaderboard_rows as rows
-import leaderboard_tuning as tuning
-from leaderboard_rows import Cell, Record
-from leaderboard_tables import load_board
+from boards import rows, tuning
+from boards.rows import Cell, Record
+from boards.tables import load_board
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
 TABLES = {"one": rows.ONE, "tuned": rows.TUNED, "mixed": rows.MIXED}
@@ -236,12 +235,11 @@ def draw(known: Sequence[Record], board: Mapping[str, Any], path: Path) -> list[
     """Write accuracy against bytes to ``path`` and the protocols beside it; returns what was written, which is nothing
     where no data set has two federated methods beside the reference's runs.
     """
-    import leaderboard_figure
-    import leaderboard_forest
+    from boards import figure, forest
 
-    if (first := leaderboard_figure.figure(known, board)) is None:
+    if (first := figure.figure(known, board)) is None:
         return []
-    second = leaderboard_forest.figure(known, board)
+    second = forest.figure(known, board)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = {path: first, path.with_stem(f"{path.stem}_protocols"): second}
     for each, made in drawn.items():

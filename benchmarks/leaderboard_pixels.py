@@ -21,8 +21,8 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import json_lines
-import leaderboard_rows as rows
-from leaderboard_tables import load_board
+from boards import rows
+from boards.tables import load_board
 from machine import described
 
 from rayfed_ssl.federated.federation import Federation, load_federation

@@ -23,8 +23,8 @@ from typing import Any
 
 import json_lines
 import yaml
+from boards.tables import NAMES
 from claims import CONFIGS, Attempt, Line
-from leaderboard_tables import NAMES
 from machine import described
 from processes import THREADS, append_each, carry_out
 

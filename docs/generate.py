@@ -29,23 +29,20 @@ import claims_overview  # noqa: E402
 import claims_tables  # noqa: E402
 import gpu_table  # noqa: E402
 import json_lines  # noqa: E402
-import leaderboard_absolute as board_absolute  # noqa: E402
-import leaderboard_agreement as board_agreement  # noqa: E402
-import leaderboard_bytes as board_bytes  # noqa: E402
-import leaderboard_grids as board_grids  # noqa: E402
-import leaderboard_labels as board_labels  # noqa: E402
-import leaderboard_longer as longer  # noqa: E402
-import leaderboard_many as many  # noqa: E402
-import leaderboard_momentum as momentum  # noqa: E402
-import leaderboard_overall as board_overall  # noqa: E402
 import leaderboard_pixels as board_pixels  # noqa: E402
-import leaderboard_prediction as prediction  # noqa: E402
-import leaderboard_rows as board_rows  # noqa: E402
-import leaderboard_tables as board_tables  # noqa: E402
-import leaderboard_tuning as board_tuning  # noqa: E402
-import leaderboard_verdicts as board_verdicts  # noqa: E402
 import leaks  # noqa: E402
 import speed_table  # noqa: E402
+from boards import absolute as board_absolute  # noqa: E402
+from boards import agreement as board_agreement  # noqa: E402
+from boards import fewer_bytes as board_bytes  # noqa: E402
+from boards import grids as board_grids  # noqa: E402
+from boards import labels as board_labels  # noqa: E402
+from boards import longer, many, momentum, prediction  # noqa: E402
+from boards import overall as board_overall  # noqa: E402
+from boards import rows as board_rows  # noqa: E402
+from boards import tables as board_tables  # noqa: E402
+from boards import tuning as board_tuning  # noqa: E402
+from boards import verdicts as board_verdicts  # noqa: E402
 
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
     "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "defaults.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import leaderboard_rows as rows
+from boards import rows
 
 
 def row(method: str, seed: int = 0, knn: float | None = 0.5, **others: Any) -> rows.Record:

@@ -6,10 +6,8 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-import leaderboard_overall as overall
-import leaderboard_rows as rows
-import leaderboard_tables as tables
-from leaderboard_clusters import OverSets
+from boards import overall, rows, tables
+from boards.clusters import OverSets
 
 from tests.benchmarks.pages import ABOVE
 

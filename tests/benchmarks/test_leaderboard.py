@@ -13,15 +13,13 @@ from typing import Any
 
 import json_lines
 import leaderboard
-import leaderboard_rows as rows
-import leaderboard_tables as tables
-import leaderboard_tuning as tuning
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from boards import rows, tables, tuning
 from PIL import Image
 from sklearn.datasets import load_digits
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import leaderboard_absolute as absolute
 import leaderboard_pixels as pixels
 import numpy as np
 import pytest
+from boards import absolute
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 

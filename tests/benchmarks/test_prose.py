@@ -8,11 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import leaderboard_overall as overall
-import leaderboard_rows as rows
-import leaderboard_tables as tables
 import pytest
 import scipy.stats
+from boards import overall, rows, tables
 
 from rayfed_ssl.records.comparison import Difference, difference
 from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, LEVEL, OPEN, RESULTS, between, stands

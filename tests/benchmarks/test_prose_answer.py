@@ -6,15 +6,12 @@ from collections.abc import Callable
 from statistics import fmean
 
 import json_lines
-import leaderboard_absolute as absolute
-import leaderboard_clusters as clustered
-import leaderboard_overall as overall
 import leaderboard_pixels as pixels
-import leaderboard_rows as rows
-import leaderboard_tables as tables
 import leaks
 import pytest
-from leaderboard_clusters import over_board, over_sets
+from boards import absolute, overall, rows, tables
+from boards import clusters as clustered
+from boards.clusters import over_board, over_sets
 
 from rayfed_ssl.records.comparison import difference
 from tests.benchmarks.pages import ABOVE, BELOW, LEVEL, OPEN, README, RESULTS, between, stands

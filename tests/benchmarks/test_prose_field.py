@@ -8,9 +8,8 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-import leaderboard_rows as rows
-import leaderboard_tables as tables
 import pytest
+from boards import rows, tables
 
 from rayfed_ssl.records.comparison import Difference
 from tests.benchmarks.pages import LEADERBOARD, README, RESULTS, between, stands

@@ -7,13 +7,10 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-import leaderboard_bytes as fewer
-import leaderboard_momentum as momentum
-import leaderboard_overall as overall
-import leaderboard_rows as rows
-import leaderboard_tables as tables
 import pytest
-from leaderboard_clusters import OverSets, clusters, over_board, over_sets
+from boards import fewer_bytes as fewer
+from boards import momentum, overall, rows, tables
+from boards.clusters import OverSets, clusters, over_board, over_sets
 
 from rayfed_ssl.federated.local_optimizer import round_learning_rate
 from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, LEVEL, OPEN, README, RESULTS, between, stands

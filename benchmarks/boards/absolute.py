@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from leaderboard_clusters import clusters, over_sets
-from leaderboard_overall import LOCAL, PIXELS, UNTRAINED, excludes_zero, with_baselines
-from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, NOT_RUN, complete, number, of_table, paired
+from boards.clusters import clusters, over_sets
+from boards.overall import LOCAL, PIXELS, UNTRAINED, excludes_zero, with_baselines
+from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
+from boards.tables import NAMES, NOT_RUN, complete, number, of_table, paired
 
 NOTHING = 0.003  # mean size of the differences below which a method did next to nothing
 

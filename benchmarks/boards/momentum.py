@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from leaderboard_clusters import OverSets, over_board
-from leaderboard_overall import Differences, corrected, in_cell, survive
-from leaderboard_rows import (
+from boards.clusters import OverSets, over_board
+from boards.overall import Differences, corrected, in_cell, survive
+from boards.rows import (
     MEASURES,
     MOMENTUM,
     MOMENTUM_LONGER,
@@ -18,8 +18,8 @@ from leaderboard_rows import (
     Record,
     results_of,
 )
-from leaderboard_rows import read as read_rows
-from leaderboard_tables import NAMES, NOT_RUN, SPLITS, complete, load_board, number, of_table
+from boards.rows import read as read_rows
+from boards.tables import NAMES, NOT_RUN, SPLITS, complete, load_board, number, of_table
 
 BOARDS = (MOMENTUM, MOMENTUM_LONGER, MOMENTUM_MANY, MOMENTUM_MANY_LONGER, MOMENTUM_METHODS)
 KEY = "server.optimizer.momentum"

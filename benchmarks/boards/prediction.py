@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from leaderboard_rows import MEASURE, MEASURES, ONE, Record
 from numpy.typing import NDArray
+
+from boards.rows import MEASURE, MEASURES, ONE, Record
 
 PREDICTORS = {  # column -> in words, and what runs have to share
     "early_effective_rank": ("effective rank", ("data", "partition")),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import leaderboard_tables as tables
 import numpy as np
 import pytest
+from boards import tables
 from scipy import stats
 
 from tests.benchmarks.made import row, rows

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import leaderboard_rows as rows
 import numpy as np
 import pytest
-from leaderboard_clusters import between, clusters, over_board, over_sets
+from boards import rows
+from boards.clusters import between, clusters, over_board, over_sets
 from scipy import stats
 
 from tests.benchmarks import made

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, made_at, number, of_table, over_reference
+from boards.rows import MEASURES, ONE, REFERENCE, Record
+from boards.tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, made_at, number, of_table, over_reference
 
 
 def less(rows: Sequence[Record], board: Mapping[str, Any]) -> str:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import leaderboard
-import leaderboard_figure as figure
-import leaderboard_forest as forest
-import leaderboard_rows as rows
 import numpy as np
 import pytest
+from boards import figure, forest, rows
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import ErrorbarContainer

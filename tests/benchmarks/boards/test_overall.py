@@ -6,14 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import leaderboard_agreement as agreement
-import leaderboard_overall as overall
-import leaderboard_rows as rows
-import leaderboard_tables as tables
-import leaderboard_verdicts as verdicts
 import numpy as np
 import pytest
-from leaderboard_rows import MIXED
+from boards import agreement, overall, rows, tables, verdicts
+from boards.rows import MIXED
 from scipy import stats
 
 from tests.benchmarks.made import row

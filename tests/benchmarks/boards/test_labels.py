@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import leaderboard_labels as labels
 import numpy as np
 import pytest
+from boards import labels
 from scipy import stats
 
 from tests.benchmarks import made

@@ -13,12 +13,12 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
-from leaderboard_clusters import clusters
-from leaderboard_rows import MEASURE, MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, SPLITS, complete, of_table
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from boards.clusters import clusters
+from boards.rows import MEASURE, MEASURES, ONE, REFERENCE, Record
+from boards.tables import NAMES, SPLITS, complete, of_table
 from rayfed_ssl.records.comparison import difference
 
 ACCENT, INK, SOFT, LINE, GREY_TEXT = "#b3261e", "#1f1f1f", "#8a8a8a", "#d9d9d9", "#5f5f5f"
@@ -60,7 +60,7 @@ def points(rows: Sequence[Record], board: Mapping[str, Any], data: str) -> list[
 
     Methods have different seeds and lack a partition here and there, so their own means cannot be compared. A method's
     accuracy is therefore the reference's mean plus the method's mean difference to it, over its clusters
-    (:func:`leaderboard_clusters.clusters`), and its interval is that difference's by Student's t. Methods without a run
+    (:func:`boards.clusters.clusters`), and its interval is that difference's by Student's t. Methods without a run
     in common with the reference are left out.
     """
     accuracy, sent = means(rows, board, data, MEASURE), means(rows, board, data, "bytes_total")

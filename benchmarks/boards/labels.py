@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import LABELS, NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired
-
+from boards.rows import MEASURES, ONE, REFERENCE, Record
+from boards.tables import LABELS, NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired
 from rayfed_ssl.records.comparison import difference
 
 COMPARED = {LABELS: "1% labels", **MEASURES}

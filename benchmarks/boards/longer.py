@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from leaderboard_agreement import kept_order
-from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired, placed
+from boards.agreement import kept_order
+from boards.rows import MEASURES, ONE, REFERENCE, Record
+from boards.tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired, placed
 
 BESIDE = (REFERENCE, "local")  # what a method is compared with, after few rounds and after many
 Pair = tuple[Seeds, Seeds]

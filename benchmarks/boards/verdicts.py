@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leaderboard_overall import (
+from boards.overall import (
     ALPHA,
     DEPENDS,
     LEAST,
@@ -17,9 +17,8 @@ from leaderboard_overall import (
     survive,
     verdict,
 )
-from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES
-
+from boards.rows import MEASURES, ONE, REFERENCE, Record
+from boards.tables import NAMES
 from rayfed_ssl.records.significance import APART, MARGIN, Judgement
 
 SIGNS: dict[Judgement, str] = {"above": "+", "below": "−", "level": "=", APART: "?"}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import leaderboard_many as many
-import leaderboard_rows as rows
-import leaderboard_tables as tables
 import numpy as np
 import pytest
+from boards import many, rows, tables
 from scipy import stats
 
 from tests.benchmarks import made

@@ -23,7 +23,7 @@ from rayfed_ssl.records.one_run import OneRun
 from rayfed_ssl.records.tables import read_metrics
 from rayfed_ssl.settings import files as configfile
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parent.parent
 CONFIGS = HERE.parent / "configs"
 BOARD = HERE / "leaderboard.yaml"
 RESULTS = HERE / "results" / "leaderboard.parquet"

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
-from leaderboard_prediction import Group, interval, tau
-from leaderboard_tuning import FEATURES, Line
+
+from boards.prediction import Group, interval, tau
+from boards.tuning import FEATURES, Line
 
 LEAST = 3  # runs of a grid below which it is left out, and grids below which nothing is shown
 MEASURES = {"knn": "kNN", "linear": "linear"}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import leaderboard_longer as longer
-import leaderboard_rows as rows
-import leaderboard_tables as tables
 import pytest
+from boards import longer, rows, tables
 
 from tests.benchmarks import made
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import leaderboard_grids as grids
 import numpy as np
 import pytest
+from boards import grids
 from scipy import stats
 
 RANKS, KNN, LINEAR = [10.0, 30.0, 20.0], [0.30, 0.34, 0.40], [0.50, 0.48, 0.44]

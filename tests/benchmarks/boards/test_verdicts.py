@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
-import leaderboard_absolute as absolute
-import leaderboard_rows as rows
-import leaderboard_tables as tables
-import leaderboard_verdicts as verdicts
+from boards import absolute, rows, tables, verdicts
 from scipy import stats
 
+from tests.benchmarks.boards.test_overall import DOWN, OPEN, SAME, UNSURE, UP, cells, made
 from tests.benchmarks.made import row
-from tests.benchmarks.test_leaderboard_overall import DOWN, OPEN, SAME, UNSURE, UP, cells, made
 
 BOARD = tables.load_board()
 ODD = [0.03, 0.031, 0.029, -0.03, -0.031, -0.029]  # above on one data set, below on the other

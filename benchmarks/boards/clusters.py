@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Any
 
-from leaderboard_rows import ONE, REFERENCE, Record
-from leaderboard_tables import beyond, complete, of_table
 from scipy import stats
 
+from boards.rows import ONE, REFERENCE, Record
+from boards.tables import beyond, complete, of_table
 from rayfed_ssl.records.comparison import Difference
 from rayfed_ssl.records.intervals import LEVEL
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import leaderboard_prediction as prediction
 import numpy as np
 import pytest
+from boards import prediction
 from scipy import stats
 
 from tests.benchmarks.made import row

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leaderboard_agreement import kept_order
-from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, NOT_RUN, Seeds, of_table, over_reference, placed
+from boards.agreement import kept_order
+from boards.rows import MEASURES, ONE, REFERENCE, Record
+from boards.tables import NAMES, NOT_RUN, Seeds, of_table, over_reference, placed
 
 FEW, MANY = "two_classes", "many_clients"  # partitions: of the leaderboard, and of the board of many clients
 

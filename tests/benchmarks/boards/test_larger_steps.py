@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import leaderboard_rows as rows
-import leaderboard_tables as tables
 import pytest
+from boards import rows, tables
 
 BOARD, STEPS = tables.load_board(), tables.load_board(rows.SERVER_STEPS)
 UNION = "centralized_equal_steps"

@@ -1,6 +1,6 @@
 """The leaderboard in short: each method against a reference over all data sets and partitions, and what is told apart.
 
-A cluster is a data set and a seed (``leaderboard_clusters``). An interval is about the mean over these data sets, and
+A cluster is a data set and a seed (``clusters``). An interval is about the mean over these data sets, and
 counts what differs between the clusters of each as chance (``over_sets``). Where two data sets differ by more, a mark
 says so.
 """
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from leaderboard_clusters import OverSets, between, clusters, over_board
-from leaderboard_rows import MEASURES, MIXED, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, SPLITS, of_table, over
 from scipy import stats
 
+from boards.clusters import OverSets, between, clusters, over_board
+from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
+from boards.tables import NAMES, SPLITS, of_table, over
 from rayfed_ssl.records.significance import Judgement
 
 LEAST = 3  # clusters, for an interval that says something

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leaderboard_rows import CONFIGS, HERE, NOWHERE, ONE, Cell, Record
+from boards.rows import CONFIGS, HERE, NOWHERE, ONE, Cell, Record
 
 RESULTS = HERE / "results" / "leaderboard_tuning.jsonl"
 FEATURES = ("early_effective_rank", "effective_rank", "early_uniformity", "uniformity")  # what is known without labels

@@ -7,9 +7,10 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from leaderboard_rows import MEASURES, ONE, REFERENCE, Record
-from leaderboard_tables import NAMES, SPLITS, Seeds, of_table, over
 from scipy.stats import kendalltau
+
+from boards.rows import MEASURES, ONE, REFERENCE, Record
+from boards.tables import NAMES, SPLITS, Seeds, of_table, over
 
 LEAST_COMMON = 5  # methods that two tables have to share, to be compared
 

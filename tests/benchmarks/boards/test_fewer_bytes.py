@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import leaderboard_bytes as fewer
-import leaderboard_rows as rows
-import leaderboard_tables as tables
 import numpy as np
 import pytest
+from boards import fewer_bytes as fewer
+from boards import rows, tables
 
 from rayfed_ssl.base.quantizing import quantized_bytes
 from rayfed_ssl.federated.local_optimizer import round_learning_rate

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from leaderboard_rows import BOARD, MEASURE, MEASURES, MIXED, ONE, REFERENCE, TUNED, Record
 from scipy.stats import kendalltau, rankdata
 
+from boards.rows import BOARD, MEASURE, MEASURES, MIXED, ONE, REFERENCE, TUNED, Record
 from rayfed_ssl.records.comparison import difference, spread
 
 NOT_RUN = "not run yet"
