@@ -56,6 +56,9 @@ def checked(
         f"{found.step_s:.3g} s, measured on {found.device}"
         + (f", and {found.passes} passes of an image beside them" if found.passes else "")
     )
+    if (idle := found.idle_share()) is not None:
+        alone = _duration((1 - idle) * found.seconds(plan[1]))
+        yield f"{'':<13} {idle:.0%} of a step this process waited, as on a busy machine: about {alone} without waiting"
     yield f"{'':<13} evaluation, server work and sending come on top"
     yield from (f"{'note':<13} {note}" for note in [*of_place, *found.notes])
 

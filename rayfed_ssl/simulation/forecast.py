@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -53,6 +53,14 @@ from rayfed_ssl.simulation.worker import Worker
 
 STEPS = 2  # measured, after one that warms up ..
 LONG_S = 5.0  # .. unless that one took longer
+BUSY = 1.5  # a step that takes so many times what a processor worked on it has waited for other work
+
+
+class StepTime(NamedTuple):
+    """Of a local step: seconds on the clock, and seconds of processors in this process, all threads together."""
+
+    wall_s: float
+    cpu_s: float
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,7 @@ class Forecast:
     traffic: Traffic | None  # over the whole run, all clients; None: not known beforehand
     steps: int  # local steps over the whole run
     step_s: float  # seconds of one, the mean over architectures
+    step_cpu_s: float  # seconds that processors worked on it
     step_bytes: int  # most memory that this process, or its GPU, has had at a step
     device: str
     passes: int | None  # of an image forward through a network beside local steps, over the run; None: not known
@@ -75,6 +84,14 @@ class Forecast:
     def seconds(self, actors: int) -> float:
         """Of training with so many clients at a time, each on a device like this one."""
         return (self.steps * self.step_s + (self.passes or 0) * self.pass_s) / actors
+
+    def idle_share(self) -> float | None:
+        """The part of a step's seconds in which this process waited, as it does where other work has the processors;
+        None on a GPU, for which processors wait anyway, and where a step took less than ``BUSY`` times their work.
+        """
+        if self.device != "cpu" or self.step_s < BUSY * self.step_cpu_s:
+            return None
+        return 1 - self.step_cpu_s / self.step_s
 
 
 @contextlib.contextmanager
@@ -114,7 +131,7 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
             notes.append(f"{config.method.name} does not know its bytes beforehand; rayfed-ssl run counts them")
         device = Worker(config, federation).device
         notes += check_steps_fit(config, federation, _free(device))
-        steps, step_s, pass_s = _steps(config, federation, server)
+        steps, step, pass_s = _steps(config, federation, server)
         passes = _passes(config, parts)
         if passes is None:
             notes.append(
@@ -123,8 +140,8 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
             )
         train, test = federation.dataset.train.pixels, federation.dataset.test.pixels
         return Forecast(
-            describe(config, federation), kept, free, int(train.nbytes + test.nbytes), sent, steps, step_s, _peak(),
-            device_name(device), passes, pass_s, tuple(notes),
+            describe(config, federation), kept, free, int(train.nbytes + test.nbytes), sent, steps, step.wall_s,
+            step.cpu_s, _peak(), device_name(device), passes, pass_s, tuple(notes),
         )  # fmt: skip
 
 
@@ -166,9 +183,9 @@ def _traffic(
     return total
 
 
-def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any]) -> tuple[int, float, float]:
-    """Local steps of the run; the seconds of one, measured for each architecture, weighted by its steps; and of those
-    the seconds of one image's pass forward.
+def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any]) -> tuple[int, StepTime, float]:
+    """Local steps of the run; the time of one, measured for each architecture, weighted by its steps; and of its
+    seconds on the clock those of one image's pass forward.
     """
     counts, images = dict[str, int](), 0
     if not server.reaches_clients:  # one trains on everybody's images
@@ -182,9 +199,10 @@ def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any])
                 counts[encoder] = counts.get(encoder, 0) + made.steps
                 images += made.images
     total = sum(counts.values())
-    seconds = sum(count * step_seconds(config, federation, encoder) for encoder, count in counts.items())
+    times = {encoder: step_time(config, federation, encoder) for encoder in counts}
+    wall_s, cpu_s = (sum(count * times[encoder][i] for encoder, count in counts.items()) for i in range(2))
     forward = BOTH_WAYS * build_objective(config.objective).views * images
-    return total, seconds / max(total, 1), seconds / max(forward, 1)
+    return total, StepTime(wall_s / max(total, 1), cpu_s / max(total, 1)), wall_s / max(forward, 1)
 
 
 def _clients(config: RunConfig, server: MethodServer[Any], t: int) -> tuple[int, ...]:
@@ -228,24 +246,24 @@ def _buffered(config: RunConfig) -> bool:
     return config.server.schedule != "sync"
 
 
-def step_seconds(config: RunConfig, federation: Federation, encoder: str) -> float:
-    """Seconds of one local step, measured: ``STEPS`` of a client with this encoder after one that warms up, or that
+def step_time(config: RunConfig, federation: Federation, encoder: str) -> StepTime:
+    """The time of one local step, measured: ``STEPS`` of a client with this encoder after one that warms up, or that
     one alone where it takes longer than ``LONG_S``.
     """
     able = [client for client in federation.clients if config.clients.encoder(client) == encoder]
     client = max(able, key=lambda one: int(federation.sizes[one]))
 
-    def measured(steps: int) -> float:
+    def measured(steps: int) -> StepTime:
         train = config.train.model_copy(update={"local_steps": steps})
         worker = Worker(config.model_copy(update={"train": train}), federation)
         one = worker.client(worker.method.client, client, 1, TRAINS, {})
         one.load_own()
-        began = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         one.fit()
-        return (time.perf_counter() - began) / steps
+        return StepTime((time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps)
 
     first = measured(1)
-    return first if first > LONG_S else measured(STEPS)
+    return first if first.wall_s > LONG_S else measured(STEPS)
 
 
 def check_steps_fit(config: RunConfig, federation: Federation, free: Room) -> list[str]:

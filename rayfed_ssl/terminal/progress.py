@@ -21,14 +21,14 @@ from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import plural, span
 from rayfed_ssl.report.measures import features_name
-from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, began_with, best_below_last, mean, verdict
+from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, began_with, beside_pixels, best_below_last, mean, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import console as console
 from rayfed_ssl.terminal.output import prose
 
-TRY_NEXT = 'more rounds, more steps in each (train.local_steps), other views ("Which views?" in docs/data.md)'
-"""For who has an encoder that is not better than the untrained one."""
+TRY_NEXT = 'other views ("Which views?" in docs/data.md), more rounds, more steps in each (train.local_steps)'
+"""For who has an encoder that is not better than the untrained one, or worse than raw pixels."""
 OTHER_CLASSES = "test images of other classes, too: all that were measured are of one"
 NEARLY_ALL = 0.99
 NOTHING_LEFT = (
@@ -206,8 +206,16 @@ def _failed(dropped: Mapping[str, int]) -> str:
     return f"{plural(dropped['clients'], 'client')}, left out {plural(dropped['times'], 'time')}"
 
 
+def _falls_short(summary: Mapping[str, Any], found: Verdict) -> bool:
+    """Whether, by the measure of its verdict, a run is not better than its untrained encoder, or worse than raw
+    pixels.
+    """
+    beside = beside_pixels(summary).get(found.protocol or "")
+    return found.kind not in (None, BETTER) or (beside is not None and beside.kind == WORSE)
+
+
 def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
-    """What may help a run that is not better than its untrained encoder by the measure of its verdict."""
+    """What may help a run that falls short."""
     if (summary.get("largest_class") or {}).get("share") == 1:
         return OTHER_CLASSES
     before = mean(summary["untrained"].get(found.protocol)) if found.protocol else None
@@ -235,7 +243,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         **({"replies": replies_text(replies)} if replies else {}),
         **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
-        **({"try next": _try_next(summary, found)} if found is not None and found.kind not in (None, BETTER) else {}),
+        **({"try next": _try_next(summary, found)} if found is not None and _falls_short(summary, found) else {}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,11 @@ from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.checks import few_steps, no_bfloat16
 from rayfed_ssl.simulation.forecast import (
     STEPS,
+    StepTime,
     backward_bytes,
     check_steps_fit,
     forecast,
-    step_seconds,
+    step_time,
 )
 from rayfed_ssl.simulation.memory import Room
 from tests.data.files import put, tree_of
@@ -73,9 +76,38 @@ def test_a_step_that_takes_long_is_taken_once(monkeypatch: pytest.MonkeyPatch) -
     config = tiny("fedsimclr")
     for long, steps in ((5.0, [1, STEPS]), (-1.0, [1])):
         monkeypatch.setattr(module, "LONG_S", long)
-        assert step_seconds(config, load_federation(config), "small_cnn_bn") >= 0
+        assert step_time(config, load_federation(config), "small_cnn_bn").wall_s >= 0
         assert fitted == steps
         fitted.clear()
+
+
+def test_a_step_that_waits_is_told_from_one_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def computes(client: EncoderClient) -> None:
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            pass
+
+    config = tiny("fedsimclr")
+    federation = load_federation(config)
+    monkeypatch.setattr(module, "STEPS", 1)
+    monkeypatch.setattr(EncoderClient, "fit", lambda client: time.sleep(0.5))
+    waiting = step_time(config, federation, "small_cnn_bn")
+    monkeypatch.setattr(EncoderClient, "fit", computes)
+    computing = step_time(config, federation, "small_cnn_bn")
+    assert waiting.wall_s >= 0.5 > 0.1 > waiting.cpu_s
+    assert computing.wall_s >= 0.1
+    assert computing.cpu_s >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "device", "idle"),
+    [(0.25, "cpu", 2 / 3), (0.5, "cpu", 1 / 3), (0.51, "cpu", None), (0.75, "cpu", None), (0.25, "NVIDIA H100", None)],
+)
+def test_a_share_of_waiting_is_said_of_processors_from_half_a_steps_work_on(
+    cpu_s: float, device: str, idle: float | None
+) -> None:
+    found = dataclasses.replace(forecast(tiny("fedsimclr")), step_s=0.75, step_cpu_s=cpu_s, device=device)
+    assert found.idle_share() == (None if idle is None else pytest.approx(idle))
 
 
 @pytest.mark.long
@@ -281,6 +313,17 @@ def test_a_check_says_the_plan_and_leaves_nothing(empty: Path, capsys: pytest.Ca
     assert f"{4 * 5} local steps" in lines["time"]
     assert ray.is_initialized() == before
     assert [path.name for path in sorted(empty.rglob("*"))] == ["demo.yaml", "home", "temporary", "work"]
+
+
+@pytest.mark.parametrize(("cpu_s", "told"), [(1.5, True), (5.0, False)])
+def test_a_check_on_a_busy_machine_says_what_the_time_is_without_waiting(
+    cpu_s: float, told: bool, empty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "step_time", lambda config, federation, encoder: StepTime(6.0, cpu_s))
+    _, said = check(capsys, str(empty / "demo.yaml"), "resources.actors=1", "train.rounds=4")
+    assert "about 2 minutes of training: 20 local steps of 6 s, measured on cpu" in said
+    line = "75% of a step this process waited, as on a busy machine: about 30 s without waiting"
+    assert (line in said, "this process waited" in said) == (told, told)
 
 
 def test_a_check_fills_a_cache_that_was_named_and_the_run_finds_it(
