@@ -274,6 +274,12 @@ def test_a_path_that_leads_nowhere_is_told_before_torch_is_imported(
         ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert (ended.returncode, ended.stdout.strip(), ended.stderr.count("\n")) == (2, "False", 1)
         assert ended.stderr.startswith(f"data.path: {said} does not exist (seen from ")
+    wrong = ["train.round=3", "seed=x"]
+    _, _, keys = call("run", "tiny.yaml", *wrong, "--check")  # its images are there
+    status, _, error = call("run", "own.yaml", *wrong, "--check")
+    assert (status, keys.count("\n")) == (2, 2)
+    assert error.splitlines()[:2] == keys.splitlines()
+    assert [line[:33] for line in error.splitlines()[2:]] == ["data.path: gone.csv does not exist"[:33]]
     status, _, error = call("run", "own.yaml", "seed=?", "--check")
     assert (status, "seed: found '?'; must be a whole number" in error) == (2, True)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")

@@ -193,6 +193,19 @@ def test_a_file_that_grows_too_large_ends_the_command_with_one_line(limit: int, 
     assert not list(tmp_path.glob("out/checkpoints/*"))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["torch", "torchscript", "onnx", "hub-folder"])
+def test_an_export_that_the_disk_does_not_take_is_one_line(form: str, whole: Path, tmp_path: Path) -> None:
+    """A process of its own: torch's writers of archives end theirs, where they meet a full disk themselves."""
+    command = ["export", str(whole), "--to", form, "--out", "a/b"]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(4 << 10), *command],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "--out: a/b cannot be written (File too large)\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_writer_raises_an_os_error(disk: tuple[Path, Resize]) -> None:
     place, resize = disk
     resize(64)

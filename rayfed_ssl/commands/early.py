@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from rayfed_ssl.base.user_error import UserError
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage.claim import refuse_taken
 
+SCHEMA = Path(__file__).parents[1] / "schemas" / "run.json"
 READ_FROM_PATH = ("parquet", "imagefolder", "table", "arrays")  # sources whose images are nowhere else
 
 
@@ -22,8 +26,8 @@ def refuse_early(config: Path, changes: Sequence[str], out: str | None, resume: 
 
 
 def refuse_absent(config: Path, changes: Sequence[str]) -> None:
-    """Raise UserError where the images of a run are not there; also for a file that is no YAML, and for changes that
-    are none, as ``rayfed_ssl.config.load`` does.
+    """Raise UserError where the images of a run are not there, with a line before for each key that is wrong; also for
+    a file that is no YAML, and for changes that are none, as ``rayfed_ssl.config.load`` does.
 
     Nothing is refused where a cluster runs the job, whose paths are its own, or where ``?`` asks what a key may be.
     """
@@ -37,4 +41,27 @@ def refuse_absent(config: Path, changes: Sequence[str]) -> None:
     if not isinstance(data, Mapping) or data.get("name") not in READ_FROM_PATH:
         return
     if isinstance(path := data.get("path"), str):
-        existing_place(Path(path), str(data["name"]), "data")
+        try:
+            existing_place(Path(path), str(data["name"]), "data")
+        except UserError as absent:
+            keys = "" if _fits_schema(merged) else _wrong_keys(config, changes)
+            raise UserError("\n".join(filter(None, (keys, str(absent))))) from None
+
+
+def _fits_schema(document: Mapping[str, Any]) -> bool:
+    """Whether the schema that editors check by finds nothing wrong. What others add (``imports``) it does not know."""
+    from jsonschema import Draft202012Validator  # a fraction of a second, where torch and the loader take several
+
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    return bool(Draft202012Validator(schema).is_valid(dict(document)))
+
+
+def _wrong_keys(config: Path, changes: Sequence[str]) -> str:
+    """The loader's lines; empty where it takes the file after all."""
+    from rayfed_ssl.config import load
+
+    try:
+        load(config, changes)
+    except UserError as error:
+        return str(error)
+    return ""

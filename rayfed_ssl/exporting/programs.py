@@ -10,6 +10,7 @@ Shapes: B images, S the run's image side, C channels.
 from __future__ import annotations
 
 import importlib.util
+import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +71,8 @@ def write_export(encoder: RunEncoder, path: Path) -> float:
         program = torch.export.export(encoder.module, (images,), dynamic_shapes=_batches())
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)
-        torch.export.save(program, path)
+        torch.export.save(program, held := io.BytesIO())
+        path.write_bytes(held.getbuffer())  # torch's own writer ends the process where the disk takes no more
 
     _written("torch", encoder, write)
     module = torch.export.load(path).module()
@@ -83,7 +85,8 @@ def write_torchscript(encoder: RunEncoder, path: Path) -> float:
 
     def write() -> None:
         with torch.no_grad():
-            torch.jit.save(torch.jit.trace(whole, encoder.example(2)), path)  # type: ignore[no-untyped-call]
+            torch.jit.save(torch.jit.trace(whole, encoder.example(2)), held := io.BytesIO())  # type: ignore[no-untyped-call]
+        path.write_bytes(held.getbuffer())  # as of ``write_export``
         _without(path, ".debug_pkl")
 
     _written("torchscript", encoder, write)

@@ -13,7 +13,6 @@ Shapes: n images, V views, D projection.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -31,7 +30,7 @@ from rayfed_ssl.federated.client import EncoderClient, target_modules
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.uploads import Correlation, Entries, PublicOutputs, Upload
 from rayfed_ssl.leak.auc import AucEstimate, estimate_auc
-from rayfed_ssl.leak.loss import losses, taking_features
+from rayfed_ssl.leak.loss import heads_in_float64, losses
 from rayfed_ssl.leak.replay import RecordedExchange, RecordingWorker
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 from rayfed_ssl.methods import METHODS
@@ -249,7 +248,9 @@ class Audit:
         return numbered and weights.layout == layout_of(network)
 
     def losing(self, weights: Weights) -> Scored:
-        """How low the objective's loss is on an image among some of the reference: minus that loss."""
+        """How low the objective's loss is on an image among some of the reference: minus that loss. Where features are
+        enough, heads and loss are computed in float64.
+        """
         client, beside = self._as_client, self._beside()
         objective, labels = client.objective, self.worker.federation.dataset.train.labels
         views, by_features = max(VIEWS, client.objective.views), client.objective.by_features
@@ -262,11 +263,11 @@ class Audit:
             draws = generator(self.config.seed, "leak", "loss", device=self.worker.device)
             look = network.represent if by_features else Tensor.contiguous
             others = next(self._looked(look, self._clients_pixels(beside), views))
+            judge, kind = (heads_in_float64(network), torch.float64) if by_features else (network, others.dtype)
             found, done = [], 0
             for seen in self._looked(look, self._clients_pixels(rows), views):
                 given = (known(rows[done : done + seen.shape[1]]), known(beside)) if objective.labelled else None
-                with taking_features(network) if by_features else nullcontext():
-                    found.append(losses(objective, network, seen, others, given, draws))
+                found.append(losses(objective, judge, seen.to(kind), others.to(kind), given, draws))
                 done += seen.shape[1]
             return -torch.cat(found)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 
 import torch
 from torch import Tensor
@@ -34,7 +35,8 @@ def losses(
     ``network``, which should be eval, or the neighbours decide.
 
     Args:
-        views: (V, n, ..) of images, or what ``network`` takes in their place; V at least ``objective.views``.
+        views: (V, n, ..) of images, or what ``network`` takes in their place, in its precision, which a memory is
+            converted to; V at least ``objective.views``.
         beside: (V, R, ..) of the adversary's images.
         labels: (n,) and (R,), for objectives that read them.
         draws: of the fresh memory, and of the steps.
@@ -42,7 +44,8 @@ def losses(
         (n,) float64 on the CPU.
     """
     per, rows = objective.views, range(views.shape[1])
-    drawn = objective.remember(objective.memory_dim(network.config), draws) if objective.memory else {}
+    fresh = objective.remember(objective.memory_dim(network.config), draws) if objective.memory else {}
+    drawn = {name: tensor.to(views.dtype) if tensor.is_floating_point() else tensor for name, tensor in fresh.items()}
     target = None if objective.config.momentum_target is None else network
     firsts = range(0, len(views) - per + 1, per)
     began = draws.get_state()
@@ -82,3 +85,13 @@ def taking_features(network: Network) -> Iterator[None]:
         yield
     finally:
         network.encoder = encoder
+
+
+def heads_in_float64(network: Network) -> Network:
+    """A copy of the network's heads in float64, which takes features (B, H) in place of images.
+
+    In float32 a classifier that is sure of its images has the same loss on many of them: what is far below 1 is rounded
+    away beside the losses of the images in the batch. Such ties hide an order that the server can compute.
+    """
+    with taking_features(network):
+        return deepcopy(network).double()

@@ -75,7 +75,7 @@ class TransportConfig(Block):
     Reisizadeh et al. 2020).
     """
     down: Annotated[Code, Field(discriminator="name")] = FULL
-    """What the server sends; its own values stay as they are."""
+    """What the server sends and clients begin with; the server goes on with its own values in float32, unrounded."""
 
     def code(self, way: Direction) -> Code:
         """The code of a direction."""

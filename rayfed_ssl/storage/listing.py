@@ -33,7 +33,8 @@ class Listed:
     ``run``: its path below the folder that was listed. ``point``: of a sweep's or a comparison's trial, the keys that
     it varies; ``seed``: its seed, where there are several of each. ``status``: complete, stopped, diverged, failed,
     running (a process of this machine writes there), unfinished, or damaged, and ``problem`` says why. ``done`` of
-    ``rounds``: those of the newest checkpoint where it has not ended. ``accuracy``: of the last round that was
+    ``rounds``: those that are over of a run that is running, else where it has not ended those of the newest
+    checkpoint, from which it would go on. ``accuracy``: of the last round that was
     evaluated, up to that of the newest checkpoint, of clients the mean, None of a run that has not finished its first;
     ``features``: what describes the features, likewise.
     ``changed``: when something was last written, in local time.
@@ -103,7 +104,7 @@ def listed(folder: Path, name: str, books: Books) -> Listed:
         except UserError as error:  # the run's own to mend: it writes them again
             known["problem"] = str(error)
     if is_held(folder / LOCK):
-        known["status"] = "running"
+        known |= {"status": "running", "done": max(known["done"], _rounds_over(folder))}
     elif reason is not None:
         known |= failed
     elif "status" not in known and trial.get("status") == "failed":
@@ -174,6 +175,12 @@ def _measured(folder: Path, reached: int) -> dict[str, Any]:
         part: {name: _mean(value) if reached else None for name, value in values.items()}
         for part, values in measured.items()
     }
+
+
+def _rounds_over(folder: Path) -> int:
+    from rayfed_ssl.records.rounds_under_way import rounds_over  # TensorBoard, which other runs do not need
+
+    return rounds_over(folder)
 
 
 def _trials(path: Path) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ from rayfed_ssl.report.formats import number
 from rayfed_ssl.report.verdict import verdict
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
+from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.claim import LOCK
 from rayfed_ssl.storage.listing import Listed, runs_in
 from rayfed_ssl.terminal.listing import listing_table
@@ -113,6 +114,40 @@ def test_a_run_that_was_cut_off_is_listed_with_what_it_last_recorded(tmp_path: P
     (one,) = runs_in(tmp_path / "runs")
     assert (one.status, one.accuracy) == ("unfinished", {})
     assert str(one.problem).startswith(f"{part}: cannot be read (")
+
+
+def test_a_run_under_way_is_listed_with_the_rounds_that_are_over(tmp_path: Path) -> None:
+    """No checkpoint yet, so no table: what the loop reported is the truth. Without its process it would begin again."""
+    seen = {}
+
+    def report(progress: Progress) -> None:
+        if progress.finishes_a_round:
+            (copy := tmp_path / "runs" / f"after-{progress.round}").parent.mkdir(exist_ok=True)
+            shutil.copytree(tmp_path / "run", copy)
+            with sorted(copy.glob("events*"))[-1].open("ab") as file:
+                file.write(b"\x18\x00\x00")  # the next record, half written
+            seen[copy.name] = progress.round
+
+    loop.run(tiny("fedsimclr", train__rounds=3, checkpoint__every=10), tmp_path / "run", LocalCohort, report=report)
+    assert list(seen.values()) == [1, 2, 3]
+    copies = [tmp_path / "runs" / name for name in seen]
+    assert {(one.status, one.done) for one in runs_in(tmp_path / "runs")} == {("unfinished", 0)}
+    child = os.fork()
+    if child == 0:
+        locks = [Lock(copy / LOCK) for copy in copies]
+        time.sleep(60)
+        os._exit(len(locks))
+    try:
+        for _ in range(200):
+            if all(is_held(copy / LOCK) for copy in copies):
+                break
+            time.sleep(0.05)
+        assert {one.run: (one.status, one.done) for one in runs_in(tmp_path / "runs")} == {
+            name: ("running", round) for name, round in seen.items()
+        }
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
 
 
 def test_clients_accuracies_are_listed_as_their_mean(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,18 +12,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.client import target_modules
-from rayfed_ssl.leak.auc import AucEstimate, null_deviation
+from rayfed_ssl.leak.auc import AucEstimate, area, null_deviation
 from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, FALL, LOSS, UNTRAINED, Audit, Finding, Sets, draw_sets
-from rayfed_ssl.leak.loss import losses
+from rayfed_ssl.leak.loss import heads_in_float64, losses, taking_features
 from rayfed_ssl.leak.replay import RecordedExchange, replayed
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.models import HeadConfig, ModelConfig
-from rayfed_ssl.models.network import Network
+from rayfed_ssl.models.network import Network, build_network
 from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step
 from rayfed_ssl.objectives.simclr import SimCLR
+from rayfed_ssl.objectives.supervised import Supervised, SupervisedConfig
 from rayfed_ssl.simulation.resuming import load_moved
 from tests import reference
 from tests.leak.test_leak import finished
@@ -53,9 +56,12 @@ def by_hand(audit: Audit, weights: Weights, rows: np.ndarray) -> list[float]:
     assert len(set(beside)) == min(BESIDE, len(audit.sets.reference)) > 5
     network = audit.worker.network(audit.encoder, "by hand").eval()
     unpack(weights, network)
+    projector = deepcopy(network.projector).double()  # type: ignore[union-attr]
     with torch.no_grad():
-        mine = [network.project(view).double().numpy() for view in views_of(audit, rows)]
-        theirs = [network.project(view).double().numpy() for view in views_of(audit, beside)]
+        mine, theirs = (
+            [projector(network.represent(view).double()).numpy() for view in views_of(audit, images)]
+            for images in (rows, beside)
+        )
     return [
         -fmean(
             reference.nt_xent(
@@ -70,7 +76,7 @@ def by_hand(audit: Audit, weights: Weights, rows: np.ndarray) -> list[float]:
 def test_a_score_is_minus_the_mean_loss_in_five_batches_with_images_of_the_reference(tmp_path: Path) -> None:
     audit, recorded = audited(tmp_path / "run", "fedsimclr", data__image_size=8)
     rows, got = audit.sets.members[:3], recorded.reply["weights"]
-    np.testing.assert_allclose(audit.losing(got)(rows), by_hand(audit, got, rows), rtol=1e-4)
+    np.testing.assert_allclose(audit.losing(got)(rows), by_hand(audit, got, rows), rtol=1e-12)
 
 
 @pytest.mark.long
@@ -113,6 +119,33 @@ def test_features_in_place_of_images_change_nothing(tmp_path: Path, monkeypatch:
     assert network.encoder is encoder
     monkeypatch.setattr(SimCLR, "by_features", False)
     torch.testing.assert_close(audit.losing(reply["weights"])(rows), quick, rtol=1e-4, atol=1e-5)
+
+
+def test_images_that_a_classifier_is_sure_of_have_losses_of_their_own() -> None:
+    """Margins above 20: beside the losses of a batch, float32 rounds the loss of such an image away. NumPy's float64 is
+    the truth, and scikit-learn's area.
+    """
+    network = build_network("small_cnn", ModelConfig(), 8, heads={"classifier"}, classes=2).eval()
+    weight, bias = network.get_submodule("classifier").parameters()
+    torch.nn.init.zeros_(bias)
+    torch.nn.init.eye_(weight)  # the logits of an image are its first two features
+    drawn, labels = np.random.default_rng(0), (torch.zeros(40, dtype=torch.long), torch.zeros(BESIDE, dtype=torch.long))
+    features, beside = (np.zeros((1, count, network.dim), np.float32) for count in (40, BESIDE))
+    features[0, :, 0], beside[0, :, 0] = drawn.uniform(20, 24, 40), drawn.uniform(0, 2, BESIDE)
+
+    def scores(judge: Network, kind: torch.dtype) -> np.ndarray:
+        given = [torch.from_numpy(part).to(kind) for part in (features, beside)]
+        found = losses(Supervised(SupervisedConfig()), judge, given[0], given[1], labels, torch.Generator())
+        return -found.numpy()
+
+    crossed, theirs = (np.log1p(np.exp(-part[0, :, 0].astype(np.float64))) for part in (features, beside))
+    truth = -(crossed + theirs.sum()) / (1 + BESIDE)
+    found = scores(heads_in_float64(network), torch.float64)
+    np.testing.assert_allclose(found - found.mean(), truth - truth.mean(), rtol=0, atol=1e-14)
+    with taking_features(network):
+        assert len(np.unique(scores(network, torch.float32))) < 40 == len(np.unique(found)) == len(np.unique(truth))
+    member = drawn.permutation(40) < 20
+    assert area(found[member], found[~member]) == pytest.approx(roc_auc_score(member, -crossed), abs=1e-12)
 
 
 class MarkedConfig(ObjectiveConfig):
