@@ -218,6 +218,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "tuned": of_board(board_tables.gained),
         "longer": other_board(board_rows.LONGER, board_tables.page),
         "change": other_board(board_rows.LONGER, lambda rows, board: longer.change(board_rows.read(), rows, board)),
+        "many in short": other_board(board_rows.MANY, board_overall.overall),
         "many beside few": other_board(
             board_rows.MANY, lambda rows, board: many.beside(board_rows.read(), rows, board)
         ),

@@ -87,13 +87,6 @@ def longer(measure: str) -> str:
     return str(found.judged())
 
 
-def of_many(method: str, reference: str = rows.REFERENCE) -> list[str]:
-    """What a method is called by kNN, linear probe and few-shot where ten of fifty clients take part in a round."""
-    runs = tables.of_table(rows.read(rows.results_of(rows.MANY)), "cifar10", "many_clients", rows.ONE)
-    found = [difference(tables.paired(runs[method], runs[reference], measure)) for measure in rows.MEASURES]
-    return [str(one.judged()) for one in found if one is not None]
-
-
 SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
     (RESULTS, "At its defaults no method is above FedSimCLR by more than one protocol",
      lambda: max(map(times_above, RANKED)) == 1),
@@ -107,7 +100,6 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      and between(0.48, [of_totals("flesd_cc", "cifar10")], 0.52)
      and [words("flesd_cc", data=d)[0] for d in ("cifar10", "fashion_mnist")] == [BELOW, OPEN]
      and interval("flesd_cc", KNN, data="cifar10")[0] == -0.7),
-    (RESULTS, "FedDF gains by linear probe, too.", lambda: of_many("feddf") == [OPEN, ABOVE, OPEN]),
     (RESULTS, "1.3 points below FedSimCLR by kNN [-1.8, -0.9] and 0.7 by few-shot; level by linear probe.",
      lambda: interval("local", KNN) == [-1.3, -1.8, -0.9] and interval("local", FEWSHOT)[0] == -0.7
      and words("local") == [BELOW, LEVEL, BELOW]),
