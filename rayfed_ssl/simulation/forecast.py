@@ -87,9 +87,10 @@ class Forecast:
 
     def idle_share(self) -> float | None:
         """The part of a step's seconds in which this process waited, as it does where other work has the processors;
-        None on a GPU, for which processors wait anyway, and where a step took less than ``BUSY`` times their work.
+        None on a GPU, for which processors wait anyway, where a step took less than ``BUSY`` times their work, and
+        without steps.
         """
-        if self.device != "cpu" or self.step_s < BUSY * self.step_cpu_s:
+        if self.device != "cpu" or not self.step_s or self.step_s < BUSY * self.step_cpu_s:
             return None
         return 1 - self.step_cpu_s / self.step_s
 
