@@ -168,6 +168,7 @@ def test_the_driver_reads_two_sums_however_many_actors_and_nodes_there_are(nodes
     assert found["read_bytes"] == 2 * (2 * 8 * VALUES)  # two rounds, two sums of int64
 
 
+@pytest.mark.long
 def test_a_node_dies_with_replies_that_nobody_has_read() -> None:
     """They cannot be repeated without the rest of the round: the run goes back to its checkpoint."""
     found = on_nodes("2", "4", "replies")

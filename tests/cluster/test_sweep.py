@@ -184,6 +184,7 @@ def test_a_stop_ends_trials_after_their_round_and_one_that_diverges_is_over(tmp_
     assert results.left == 0
 
 
+@pytest.mark.long
 def test_a_trial_whose_process_dies_goes_on_when_the_others_are_over(tmp_path: Path) -> None:
     rounds, out = 20, tmp_path / "out"
     made = sweep(tmp_path, "concurrent=1", run=of_rounds(rounds), space={LR: {"grid": [0.01, 0.1]}}, overrides=SHARES)
@@ -210,6 +211,7 @@ def test_a_trial_whose_process_dies_goes_on_when_the_others_are_over(tmp_path: P
         assert measured(out / name) == measured(tmp_path / name)
 
 
+@pytest.mark.long
 def test_a_population_exchanges_checkpoints_and_says_so(tmp_path: Path) -> None:
     space = {LR: {"choice": [1e-7, 0.05]}}  # the seed draws one of each
     made = sweep(
