@@ -53,7 +53,8 @@ def moved(method: str) -> list[float]:
 SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
     (RESULTS, "No method is above FedSimCLR there.",
      lambda: all(ABOVE not in words(method) for method in RANKED)),
-    (README, "FedSimCLR does by kNN, with five clients and with fifty, of which ten train in a round, but not by "
+    (README, "clients that train alone for as many steps (local). Many do not. "
+     "FedSimCLR does by kNN, with five clients and with fifty, of which ten train in a round, but not by "
      "linear probe.", lambda: words("local_every_round")[:2] == [BELOW, OPEN]),
     (LEADERBOARD, "No method is above FedSimCLR by any protocol. FedDF is on CIFAR-10 by linear probe, by 2.2 points; "
      "over both data sets it is 1.5 [-0.1, +3.1].",
