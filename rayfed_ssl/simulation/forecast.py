@@ -77,6 +77,7 @@ class Forecast:
     step_cpu_s: float  # seconds that processors worked on it
     step_bytes: int  # most memory that this process, or its GPU, has had at a step
     device: str
+    threads: int  # of a step's arithmetic
     passes: int | None  # of an image forward through a network beside local steps, over the run; None: not known
     pass_s: float  # seconds of one, as a part of a step
     notes: tuple[str, ...] = ()
@@ -87,10 +88,10 @@ class Forecast:
 
     def idle_share(self) -> float | None:
         """The part of a step's seconds in which this process waited, as it does where other work has the processors;
-        None on a GPU, for which processors wait anyway, where a step took less than ``BUSY`` times their work, and
-        without steps.
+        None on a GPU, for which processors wait anyway, with several threads, whose seconds of work overlap, where a
+        step took less than ``BUSY`` times their work, and without steps.
         """
-        if self.device != "cpu" or not self.step_s or self.step_s < BUSY * self.step_cpu_s:
+        if self.device != "cpu" or self.threads > 1 or not self.step_s or self.step_s < BUSY * self.step_cpu_s:
             return None
         return 1 - self.step_cpu_s / self.step_s
 
@@ -142,7 +143,7 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         train, test = federation.dataset.train.pixels, federation.dataset.test.pixels
         return Forecast(
             describe(config, federation), kept, free, int(train.nbytes + test.nbytes), sent, steps, step.wall_s,
-            step.cpu_s, _peak(), device_name(device), passes, pass_s, tuple(notes),
+            step.cpu_s, _peak(), device_name(device), config.resources.threads, passes, pass_s, tuple(notes),
         )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Lists the runs in a folder: status, rounds, accuracy and size. It runs no code of theirs, and reads a table only of a
-run that has not ended.
+"""Lists the runs in a folder: status, rounds, accuracy and size. It runs no code of theirs. It reads a table only of
+a run that has not ended, and TensorBoard's event file of one that is running.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class Listed:
     it varies; ``seed``: its seed, where there are several of each. ``status``: complete, stopped, diverged, failed,
     running (a process of this machine writes there), unfinished, or damaged, and ``problem`` says why. ``done`` of
     ``rounds``: those that are over of a run that is running, else where it has not ended those of the newest
-    checkpoint, from which it would go on. ``accuracy``: of the last round that was
-    evaluated, up to that of the newest checkpoint, of clients the mean, None of a run that has not finished its first;
-    ``features``: what describes the features, likewise.
-    ``changed``: when something was last written, in local time.
+    checkpoint, from which it would go on. ``accuracy``: of the last round that was evaluated, up to that of the newest
+    checkpoint, of clients the mean, None of a run that has not finished its first; ``features``: what describes the
+    features, likewise. ``changed``: when something was last written, in local time.
     """
 
     run: str

@@ -247,7 +247,7 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      and ("linear", str(first())) in survivors()),
     (RESULTS, "Ten of fifty clients: the momentum gains 3.6 points by linear probe [+3.3, +4.0]; by kNN it is level.",
      lambda: tenths(gain(*FEW, 0.9)[LINEAR]) == [3.6, 3.3, 4.0] and gain_words(*FEW, 0.9)[0] == LEVEL),
-    (README, "Five such rounds take a 31st of the bytes of 25 plain ones, and no protocol is below",
+    (README, "Five such rounds take a 31st of the bytes of 25 plain ones, and no protocol is below over both data sets",
      lambda: BELOW not in together_words(ALL)
      and between(30.5, [together_megabytes(rows.REFERENCE)[i] / together_megabytes(ALL)[i] for i in (0, 1)], 31.5)),
     (README, "With ten of fifty, two classes each, it gains 3.6 points by linear probe and nothing by kNN.",

@@ -56,7 +56,7 @@ def by_hand(audit: Audit, weights: Weights, rows: np.ndarray) -> list[float]:
     assert len(set(beside)) == min(BESIDE, len(audit.sets.reference)) > 5
     network = audit.worker.network(audit.encoder, "by hand").eval()
     unpack(weights, network)
-    projector = deepcopy(network.projector).double()  # type: ignore[union-attr]
+    projector = deepcopy(network.get_submodule("projector")).double()
     with torch.no_grad():
         mine, theirs = (
             [projector(network.represent(view).double()).numpy() for view in views_of(audit, images)]

@@ -109,6 +109,7 @@ def test_a_share_of_waiting_is_said_of_processors_from_half_a_steps_work_on(
     found = dataclasses.replace(forecast(tiny("fedsimclr")), step_s=0.75, step_cpu_s=cpu_s, device=device)
     assert found.idle_share() == (None if idle is None else pytest.approx(idle))
     assert dataclasses.replace(found, step_s=0.0, step_cpu_s=0.0).idle_share() is None
+    assert dataclasses.replace(found, threads=2).idle_share() is None
 
 
 @pytest.mark.long
