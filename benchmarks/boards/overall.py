@@ -134,8 +134,8 @@ def corrected(found: Differences, methods: Sequence[str], whose: str, holm: set[
     without = sum(excludes_zero(one) for one in tested)
     return (
         f"Of {len(tested)} intervals{whose} {without} exclude zero (bold), where chance alone would make about "
-        f"{ALPHA * len(tested):.0f}; {len(holm)} {'does' if len(holm) == 1 else 'do'} after Holm's correction for all of "
-        "them (†)."
+        f"{ALPHA * len(tested):.0f}; {len(holm)} {'does' if len(holm) == 1 else 'do'} after Holm's correction for all "
+        "of them (†)."
     )
 
 
