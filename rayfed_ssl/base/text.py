@@ -7,6 +7,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from decimal import ROUND_CEILING, Context
 
 LIMIT = 240
 FILE_LIMIT = 40
@@ -83,6 +84,12 @@ def last_line(trace: str) -> str:
 def listed(words: Sequence[str]) -> str:
     """``a, b and c``."""
     return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
+
+
+def bounded(bound: float, digits: int = 4) -> str:
+    """An upper bound in ``digits`` significant digits, rounded up, so that what is shown is a bound, too: ``3.143``."""
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(bound)
+    return f"{float(up):.{digits}g}"
 
 
 def amount(count: float) -> str:

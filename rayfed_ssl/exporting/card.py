@@ -20,7 +20,7 @@ import yaml
 
 from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import in_one_line, plural, printable
+from rayfed_ssl.base.text import bounded, in_one_line, plural, printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.exporting.encoders import RunEncoder
@@ -173,11 +173,11 @@ def _epsilon(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
         own = epsilon.get(str(encoder.client))
         known = [value for value in epsilon.values() if value is not None]
         if encoder.client is not None:
-            shown = "not recorded" if own is None else f"{own:.4g}"
+            shown = "not recorded" if own is None else bounded(own)
         else:
-            shown = f"at most {max(known):.4g} per client" if known else "not finite"
+            shown = f"at most {bounded(max(known))} per client" if known else "not finite"
     else:
-        shown = f"{epsilon:.4g}"
+        shown = bounded(epsilon)
     covered = f"; it covers {privacy['covers']}, not {privacy['not_covered']}" if "covers" in privacy else ""
     return shown + (f" at delta {privacy['delta']:g}" if "delta" in privacy else "") + covered
 

@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.files import finite, replace_file, write_json
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import bounded, printable
 from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
 from rayfed_ssl.records.comparison_notes import goal_name, leaked, notes
@@ -198,7 +198,7 @@ def cells(comparison: Comparison) -> tuple[list[str], list[list[tuple[str, ...]]
         numbers += [_until(cost, megabytes, "bytes")] if goal else []
         numbers += [_number(row.virtual_hours), *([_number(row.hours_to(main))] if main else [])] if clock else []
         numbers += [_until(cost, _number, "hours")] if clock and goal else []
-        numbers += [_number(row.epsilon)] if private else []
+        numbers += ["-" if row.epsilon is None else bounded(row.epsilon, 3)] if private else []
         numbers += [_area(leaks[row.name])] if leaks else []
         numbers += [_seconds(row.rounds_s)]
         measured = [_cell(m, row.spread(m), row.difference(comparison.first, m)) for m in shown]

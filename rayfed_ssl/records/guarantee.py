@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import bounded, printable
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Guarantee:
 
     @property
     def sentence(self) -> str:
-        return f"epsilon {self.epsilon:.3g} {self.scope}"
+        return f"epsilon {bounded(self.epsilon, 3)} {self.scope}"
 
 
 def guarantee(summary: Mapping[str, Any]) -> Guarantee | None:

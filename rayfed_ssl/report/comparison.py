@@ -22,7 +22,7 @@ from rayfed_ssl.records.one_run import OneRun, read_run
 from rayfed_ssl.records.significance import APART, judged, margin_of
 from rayfed_ssl.report.comparison_verdict import Row, by_seed, value_of, verdict
 from rayfed_ssl.report.features import WORDS
-from rayfed_ssl.report.formats import number, plural, size, span
+from rayfed_ssl.report.formats import number, plural, size, span, upper
 from rayfed_ssl.report.measures import DESCRIBED, axis, change, measure_name, scale, shown, subject, within
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Tile, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic_from_zero
@@ -178,7 +178,7 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> HtmlTable:
         "bytes": ("bytes_total", size), "per round": ("bytes_per_round", size),
         f"to {gain}": (f"bytes_to_90.{main}", size), f"to {common}": (f"bytes_to_goal.{main}", size),
         "virtual hours": ("virtual_hours", number), f"hours to {gain}": (f"virtual_hours_to_90.{main}", number),
-        f"hours to {common}": (f"virtual_hours_to_goal.{main}", number), "epsilon": ("epsilon", number),
+        f"hours to {common}": (f"virtual_hours_to_goal.{main}", number), "epsilon": ("epsilon", upper),
         "time of rounds": ("rounds_s", span),
     }  # fmt: skip
     known = {head: of for head, of in columns.items() if any(value_of(row, of[0]) is not None for row in rows)}

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.base.text import UNITS
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import number, size, span
+from rayfed_ssl.report.formats import size, span, upper
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below, lines, rules, whole_numbers
 
 LONGEST = 30  # characters of a bar's name
@@ -86,7 +86,7 @@ def privacy(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     delta = run.told("privacy", "delta")
     yield studio.draw(
         "privacy", "Privacy spent", lambda f: _from_zero(f, found),
-        alt=f"Epsilon over rounds of the client that has spent most, up to {number(last[max(last)])}.",
+        alt=f"Epsilon over rounds of the client that has spent most, up to {upper(last[max(last)])}.",
         caption="The client that has spent most" + ("." if delta is None else f"; delta = {delta:g}."),
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rayfed_ssl.base.text import amount, printable
+from rayfed_ssl.base.text import amount, bounded, printable
 
 ABSENT = "–"
 DECIMALS = 4  # at most, of a bound that is nearly zero
@@ -37,6 +37,11 @@ def number(value: float | None) -> str:
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}".replace("-", "−")
     return f"{value:,.4g}".replace("-", "−")
+
+
+def upper(bound: float | None) -> str:
+    """An upper bound, such as an epsilon, in four significant digits, rounded up."""
+    return ABSENT if bound is None or not math.isfinite(bound) else bounded(bound)
 
 
 def size(count: float | None) -> str:

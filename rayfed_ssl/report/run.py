@@ -22,7 +22,7 @@ from rayfed_ssl.records.summary import UNUSED_REPLIES, replies_text
 from rayfed_ssl.report import accuracy, costs, evaluated, features, holdings, maps, panels, projector
 from rayfed_ssl.report.accuracy_table import accuracy_cell, accuracy_table
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
-from rayfed_ssl.report.formats import number, percent, plural, size, span, words
+from rayfed_ssl.report.formats import number, percent, plural, size, span, upper, words
 from rayfed_ssl.report.measures import features_name, protocol_name, shown, subject
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, write
 from rayfed_ssl.report.representations import look
@@ -152,10 +152,10 @@ def _tiles(run: RunFolder) -> list[Tile]:
     if isinstance(run.told("epsilon"), Mapping):
         spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}
         if spent:
-            largest = _number(run, "epsilon", max(spent, key=lambda c: spent[c]))
+            largest = _number(run, "epsilon", max(spent, key=lambda c: spent[c]), form=upper)
             tiles.append(Tile("epsilon, largest of clients", largest, _scope(run)))
     elif run.told("epsilon") is not None:
-        tiles.append(Tile("epsilon", _number(run, "epsilon"), _scope(run)))
+        tiles.append(Tile("epsilon", _number(run, "epsilon", form=upper), _scope(run)))
     if run.told("train_images_per_s") is not None:
         tiles.append(Tile("trained on", _number(run, "train_images_per_s"), "images per second"))
     if run.told("void_rounds"):
@@ -290,8 +290,8 @@ def _privacy(run: RunFolder, studio: Studio) -> Section:
         rows = [
             [
                 Cell(run.client(int(c))),
-                _number(run, "epsilon", c),
-                _number(run, "privacy", "epsilon_closed_form", c),
+                _number(run, "epsilon", c, form=upper),
+                _number(run, "privacy", "epsilon_closed_form", c, form=upper),
                 _number(run, "privacy", "sigma", c),
                 _number(run, "privacy", "releases", c),
             ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl.base.text import LIMIT, printable
+from rayfed_ssl.base.text import LIMIT, amount, printable
 from rayfed_ssl.storage.listing import Listed
 
 
@@ -29,7 +29,7 @@ def _cells(one: Listed) -> tuple[str, ...]:
     varied = [f"{key}={value}" for key, value in one.point.items() if key != "method.name"]
     varied += [] if one.seed is None else [f"seed={one.seed}"]
     named = printable("  ".join([one.run, *varied])), printable(one.method or ""), one.status, _of(one.done, one.rounds)
-    return (*named, _fitting(values), f"{one.bytes / 1e6:,.1f} MB", one.changed or "")
+    return (*named, _fitting(values), amount(one.bytes), one.changed or "")
 
 
 def _fitting(values: Sequence[str]) -> str:

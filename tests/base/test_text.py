@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rayfed_ssl.base.text import amount, first_line, in_one_line, printable
+from rayfed_ssl.base.text import amount, bounded, first_line, in_one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,21 @@ def test_long_text_keeps_both_ends():
 )  # fmt: skip
 def test_bytes_have_three_digits_and_a_unit_that_they_do_not_overflow(count, words):
     assert amount(count) == words
+
+
+@given(st.floats(1e-9, 1e9), st.integers(2, 6))
+def test_an_upper_bound_that_is_shown_is_one_and_the_smallest_of_so_many_digits(bound, digits):
+    shown = Fraction(bounded(bound, digits))
+    step = Fraction(10) ** (Decimal(bounded(bound, digits)).adjusted() - digits + 1)
+    assert shown - step < Fraction(bound) <= shown
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [(3.1401, "3.141"), (0.99991, "1"), (12345.1, "1.235e+04"), (0.0, "0"), (7.0, "7"), (math.inf, "inf")],
+)
+def test_an_upper_bound_in_four_digits(bound, words):
+    assert bounded(bound) == words
 
 
 def test_the_first_line_of_an_error_or_its_name():
