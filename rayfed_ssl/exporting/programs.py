@@ -84,9 +84,8 @@ def write_torchscript(encoder: RunEncoder, path: Path) -> float:
     whole = FromPixels(encoder.module, encoder.transform).eval()
 
     def write() -> None:
-        with torch.no_grad():
-            torch.jit.save(torch.jit.trace(whole, encoder.example(2)), held := io.BytesIO())  # type: ignore[no-untyped-call]
-        path.write_bytes(held.getbuffer())  # as of ``write_export``
+        with torch.no_grad(), path.open("wb") as file:  # given a path, it ends the process where the disk takes no more
+            torch.jit.save(torch.jit.trace(whole, encoder.example(2)), file)  # type: ignore[no-untyped-call]
         _without(path, ".debug_pkl")
 
     _written("torchscript", encoder, write)
