@@ -205,10 +205,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "labels": of_board(board_labels.resolved),
         "agreement": of_board(board_agreement.agreement),
         "verdicts": lambda: claims_overview.section(json_lines.read(claims.RESULTS), claims.load()),
-        **{
-            name: partial(claim, name)
-            for name in dict.fromkeys(line["claim"] for line in json_lines.read(claims.RESULTS))
-        },
+        **{name: partial(claim, name) for name in claims.load()["claims"]},
         "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
         "grids": lambda: board_grids.table(json_lines.read(board_tuning.RESULTS)),
     },

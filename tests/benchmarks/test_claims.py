@@ -50,7 +50,16 @@ def cells(table: str) -> list[list[str]]:
 
 def test_every_variant_can_be_configured_and_has_settings_of_its_own() -> None:
     found = list(claims.attempts(DOCUMENT, seeds=1))
-    assert {one.claim for one in found} == {"fedsc", "fedca", "flesd", "fedfoa", "fedlinked", "demo", "defaults"}
+    assert {one.claim for one in found} == {
+        "fedsc",
+        "fedsc_fashion",
+        "fedca",
+        "flesd",
+        "fedfoa",
+        "fedlinked",
+        "demo",
+        "defaults",
+    }
     assert len({(one.claim, one.settings) for one in found}) == len(found)
     for one in found:
         source = {} if DOCUMENT["claims"][one.claim]["data"] == "digits" else {"data.path": "images"}
