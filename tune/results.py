@@ -22,6 +22,7 @@ from rich import box
 from rich.table import Table
 
 from rayfed_ssl.base.files import finite, replace_file, write_json
+from rayfed_ssl.records.settings_table import written
 from rayfed_ssl.records.sweep_choice import (
     CHOICE,
     START,
@@ -211,7 +212,7 @@ def ranked(results: Results) -> Table:
         shown.add_row(
             _mark(results, configuration),
             str(configuration),
-            *(_setting(first.get(key)) for key in settings.keys),
+            *(written(first.get(key)) for key in settings.keys),
             *_scores(results.values(configuration), first["score"], several=several, averaged=averaged),
             "-" if first["rounds"] is None else str(first["rounds"]),
             f"{sum(sent) / len(sent):.2f}" if sent else "-",
@@ -247,11 +248,6 @@ def _range(scores: Sequence[float]) -> str:
     """From the smallest to the largest where they are not the same as they are shown; else nothing."""
     low, high = f"{min(scores):.4g}", f"{max(scores):.4g}"
     return "" if low == high else f"{low} to {high}"
-
-
-def _setting(value: Any) -> str:
-    """A value of a key as a config has it."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _mark(results: Results, configuration: int) -> str:

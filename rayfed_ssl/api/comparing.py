@@ -22,7 +22,7 @@ from rayfed_ssl.records.comparison_files import markdown, records
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.terminal.comparison import comparison_table
 from rayfed_ssl.terminal.fitting import show
-from rayfed_ssl.terminal.progress import console
+from rayfed_ssl.terminal.output import console
 from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import interruptions
 

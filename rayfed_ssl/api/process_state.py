@@ -17,7 +17,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.mirror import place
-from rayfed_ssl.terminal.progress import Reporter, console
+from rayfed_ssl.terminal.output import console, verbatim
+from rayfed_ssl.terminal.progress import Reporter
 from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import interruptions
 
@@ -86,7 +87,7 @@ class Listener:
 
     def show(self, text: str) -> None:
         """Print a line as it is."""
-        self.screen.print(text, markup=False, highlight=False, soft_wrap=True)
+        verbatim(self.screen, text)
 
     def line(self, text: str) -> None:
         """Something to say between the ends of runs."""

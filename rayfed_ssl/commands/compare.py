@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -45,14 +46,12 @@ def compare(
     """Compare methods over the same seeds and split: one table, and figures."""
     from rayfed_ssl.records.comparison_choice import named
     from rayfed_ssl.terminal.comparison import print_comparison
-    from rayfed_ssl.terminal.progress import console, report_command
+    from rayfed_ssl.terminal.output import console, verbatim
+    from rayfed_ssl.terminal.progress import report_command
     from tune.request import of_request
 
     screen = console()
-
-    def say(text: str) -> None:
-        screen.print(text, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(verbatim, screen)
     measure = None if select is None else named(select)  # a wrong one is said before anything runs
     request = of_request(what or (), base, seeds, out, resume=resume, skip_unfit=skip_unfit)
     request.refuse_unmeasured(measure)

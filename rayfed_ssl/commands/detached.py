@@ -13,7 +13,8 @@ from rayfed_ssl.terminal.signals import left_running
 def attach(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
     """Follow a detached run to its end. Ctrl-C leaves it running."""
     from actors import follow
-    from rayfed_ssl.terminal.progress import Reporter, console
+    from rayfed_ssl.terminal.output import console
+    from rayfed_ssl.terminal.progress import Reporter
 
     screen = console()
     with Reporter(screen, run) as reporter, left_running():

@@ -34,7 +34,7 @@ def embed(
     from rayfed_ssl.exporting import embed as embedding
     from rayfed_ssl.exporting.encoders import run_encoder
     from rayfed_ssl.terminal.counting import Counter
-    from rayfed_ssl.terminal.progress import console
+    from rayfed_ssl.terminal.output import console
 
     screen, out = console(), out.expanduser()
     encoder = run_encoder(run, client, trust_imports=trust_imports)

@@ -13,13 +13,14 @@ from rayfed_ssl.terminal.signals import STOPPED
 
 def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: int, stopped: int = STOPPED) -> None:
     """Say what a run came to; a run that diverged ends with status 1, one that was stopped with ``stopped``."""
+    from rayfed_ssl.terminal.output import verbatim
     from rayfed_ssl.terminal.progress import conclude
 
     conclude(screen, summary, where)
     if summary["status"] == "stopped":
-        screen.print(f"stopped after round {summary['rounds']} of {rounds}; --resume continues it", highlight=False)
+        verbatim(screen, f"stopped after round {summary['rounds']} of {rounds}; --resume continues it")
     elif summary["status"] == "diverged":
-        screen.print(summary["diverged"]["reason"], markup=False, highlight=False, soft_wrap=True)
+        verbatim(screen, summary["diverged"]["reason"])
     if status := exit_status(summary, stopped):
         raise typer.Exit(status)
 

@@ -40,8 +40,8 @@ def evaluate(
     from rayfed_ssl.simulation.reevaluation import reevaluate
     from rayfed_ssl.storage.fetch import at_hand, is_about_encoders, renewing
     from rayfed_ssl.terminal.fitting import show
-    from rayfed_ssl.terminal.output import prose
-    from rayfed_ssl.terminal.progress import console, evaluation_tables
+    from rayfed_ssl.terminal.output import console, prose
+    from rayfed_ssl.terminal.progress import evaluation_tables
 
     with at_hand(run, is_about_encoders, put_back=(EVALUATION, OUTCOMES)) as folder:
         found = reevaluate(

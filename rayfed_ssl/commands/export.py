@@ -29,7 +29,7 @@ def export(
     from rayfed_ssl.exporting.encoders import run_encoder
     from rayfed_ssl.exporting.folder import check_form
     from rayfed_ssl.exporting.folder import export as exporting
-    from rayfed_ssl.terminal.progress import console
+    from rayfed_ssl.terminal.output import console, verbatim
 
     check_form(to)
     encoder = run_encoder(run, client, trust_imports=trust_imports)
@@ -42,4 +42,4 @@ def export(
     }
     screen = console()
     for name, text in lines.items():
-        screen.print(f"{name:<13} {text}", markup=False, highlight=False, soft_wrap=True)
+        verbatim(screen, f"{name:<13} {text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -33,14 +34,13 @@ def leak(
     from rayfed_ssl.leak.run import Leak
     from rayfed_ssl.leak.run import leak as audited
     from rayfed_ssl.terminal.leak import show
-    from rayfed_ssl.terminal.progress import console, report_command
+    from rayfed_ssl.terminal.output import console, verbatim
+    from rayfed_ssl.terminal.progress import report_command
     from tune.comparison import read_comparison
     from tune.request import is_comparison
 
     screen = console()
-
-    def say(line: str) -> None:
-        screen.print(line, markup=False, highlight=False, soft_wrap=True)
+    say = partial(verbatim, screen)
 
     def audit(folder: Path) -> Leak:
         return audited(folder, round, client or (), images, changes=changes or (), trust_imports=trust_imports, say=say)

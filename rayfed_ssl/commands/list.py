@@ -27,7 +27,7 @@ def list_runs(
     """List runs: method, status, rounds, last accuracy, size, date."""
     from rayfed_ssl.storage.listing import runs_in
     from rayfed_ssl.terminal.listing import listing_table
-    from rayfed_ssl.terminal.output import console
+    from rayfed_ssl.terminal.output import console, verbatim
 
     detached = on_cluster() if cluster else on_cluster_if_named()
     default = folder == RUNS and not folder.exists()
@@ -40,7 +40,7 @@ def list_runs(
         screen.print(listing_table(there, detached))
     none = "no runs yet: there is no folder runs here" if default else f"{folder} holds no run"
     for line in [one.problem for one in there if one.problem] if there or detached else [none]:
-        screen.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+        verbatim(screen, printable(line))
 
 
 def on_cluster() -> list[dict[str, object]]:

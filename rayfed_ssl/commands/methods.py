@@ -26,7 +26,7 @@ def methods(
     from rayfed_ssl.base.schema import UserError
     from rayfed_ssl.methods import METHODS
     from rayfed_ssl.terminal.methods import explained
-    from rayfed_ssl.terminal.progress import console
+    from rayfed_ssl.terminal.output import console
 
     extensions.load(extensions.gather(imports, Path()))
     for name in names or ():

@@ -19,9 +19,9 @@ def report(
 ) -> None:
     """Write report.html, one page that needs no network, and its figures as SVG, PDF and PNG."""
     from rayfed_ssl.report.dispatch import report_of
-    from rayfed_ssl.terminal.progress import console
+    from rayfed_ssl.terminal.output import console, verbatim
 
     page = report_of(folder.expanduser(), images=images, trust_imports=trust_imports)
     screen = console()
     for name, path in (("report", page), ("figures", page.parent / "figures")):
-        screen.print(f"{name:<13} {path}", markup=False, highlight=False, soft_wrap=True)
+        verbatim(screen, f"{name:<13} {path}")

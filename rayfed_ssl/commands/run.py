@@ -46,7 +46,8 @@ def run(
     from rayfed_ssl.api.execution import execute, preflight
     from rayfed_ssl.storage.mirror import place
     from rayfed_ssl.terminal.events import Events
-    from rayfed_ssl.terminal.progress import Reporter, console
+    from rayfed_ssl.terminal.output import console, verbatim
+    from rayfed_ssl.terminal.progress import Reporter
 
     folder, uri = place(out or run_folder(config, settings.name, resume))
     screen = console(quiet=quiet)
@@ -54,7 +55,7 @@ def run(
         from rayfed_ssl.commands.checked import checked
 
         for line in checked(settings, folder, uri, resume=resume, executor=executor, quiet=quiet):
-            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+            verbatim(screen, line)
         return
     told = Events() if as_json else Reporter(screen, settings.method.name)
     if detach:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -23,17 +24,14 @@ def tune(
     """Sweep over keys of a run with Ray Tune; every trial is a run folder."""
     from rayfed_ssl.report.sweep_verdict import remarks
     from rayfed_ssl.terminal.fitting import show
-    from rayfed_ssl.terminal.output import prose
-    from rayfed_ssl.terminal.progress import console, curves_command, report_command
+    from rayfed_ssl.terminal.output import console, prose, verbatim
+    from rayfed_ssl.terminal.progress import curves_command, report_command
     from tune.config import load
     from tune.results import answer, legend, ranked
     from tune.sweep import run_sweep
 
     screen = console()
-
-    def say(text: str) -> None:
-        screen.print(text, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(verbatim, screen)
     repeats = config.name == "sweep.yaml" and resume
     folder = (out or (config.parent if repeats else Path("runs") / config.stem)).expanduser()
     with stop_signals(say) as stopping:

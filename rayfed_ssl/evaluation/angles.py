@@ -40,7 +40,7 @@ def mean_angle(a: Tensor, b: Tensor) -> float:
 
 
 def features_of(encoder: FrozenEncoder, pixels: NDArray[np.uint8], config: AnglesConfig, seed: int) -> Tensor:
-    """Features (n, D) of images (N, S, S, 3), the same ones for every encoder of a run."""
+    """Features (n, D) of images (N, S, S, channels), the same ones for every encoder of a run."""
     return encoder.features(pixels[np.sort(drawn_rows(len(pixels), config.images, seed, "angles"))])
 
 

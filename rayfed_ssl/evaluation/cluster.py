@@ -5,6 +5,8 @@ Shapes: M test images, D embedding.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch.nn.functional as F
 from pydantic import Field
@@ -33,9 +35,12 @@ class ClusterConfig(Block):
 
 
 def clustered(features: Tensor, clusters: int, starts: int, seed: int) -> np.ndarray:
-    """(M,) the cluster of each row of ``features`` (M, D), by scikit-learn's k-means (k-means++ starts)."""
+    """(M,) the cluster of each row of ``features`` (M, D), by scikit-learn's k-means (k-means++ starts). There are
+    fewer clusters where fewer rows differ, as of a collapsed encoder; scikit-learn's warning of that is off.
+    """
     means = _clusters.KMeans(min(clusters, len(features)), n_init=starts, random_state=seed_of(seed, "cluster") % 2**32)
-    with one_thread("sklearn.cluster"):
+    with one_thread("sklearn.cluster"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Number of distinct clusters")
         return np.asarray(means.fit_predict(features.double().numpy()))
 
 

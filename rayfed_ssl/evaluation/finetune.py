@@ -84,10 +84,10 @@ def fine_tune(
     """Train a copy of ``encoder`` and a head; ``encoder`` is left as it was.
 
     Args:
-        pixels, labels: (N, S, S, 3) uint8 and (N,) in [0, classes).
+        pixels, labels: (N, S, S, channels) uint8 and (N,) in [0, classes).
         key: the settings' block, for messages.
     Returns:
-        pixels (M, S, S, 3) -> log-probabilities (M, C) on the CPU, of clean images and in eval mode.
+        pixels (M, S, S, channels) -> log-probabilities (M, C) on the CPU, of clean images and in eval mode.
     Raises:
         UserError: where it returns something that is not finite.
 

@@ -69,11 +69,11 @@ def extract(
     batch_size: int,
     device: torch.device | str,
 ) -> Tensor:
-    """Features (N, D) float32 on the CPU of ``pixels`` (N, H, W, C) uint8.
+    """Features (N, D) float32 on the CPU of ``pixels`` (N, S, S, channels) uint8.
 
     Args:
-        represent: images (B, C, H, W) as ``clean`` leaves them -> (B, ...) features, flattened here. In eval mode.
-        clean: uint8 (B, C, H, W) on ``device`` -> what the encoder takes, without augmentation.
+        represent: images (B, channels, S, S) as ``clean`` leaves them -> features (B, ..), flattened; in eval mode.
+        clean: uint8 (B, channels, S, S) on ``device`` -> what the encoder takes, without augmentation.
     """
     parts = []
     with torch.inference_mode():
@@ -103,7 +103,9 @@ def refuse_broken(features: Tensor, split: str) -> None:
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder in eval mode, with the preprocessing of its images. ``module`` maps (B, 3, S, S) to (B, ``dim``)."""
+    """An encoder in eval mode, with the preprocessing of its images. ``module`` maps (B, channels, S, S) to (B, D), D
+    being ``dim``.
+    """
 
     module: nn.Module
     dim: int
@@ -113,19 +115,21 @@ class FrozenEncoder:
     memory_format: torch.memory_format = torch.channels_last
 
     def features(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """(N, D) float32 on the CPU of clean ``pixels`` (N, S, S, 3) uint8."""
+        """(N, D) float32 on the CPU of clean ``pixels`` (N, S, S, channels) uint8."""
         return extract(self.module, pixels, self.clean, self.batch_size, self.device)
 
     def clean(self, pixels: Tensor) -> Tensor:
-        """uint8 (B, 3, S, S) on the device -> what ``module`` takes, without augmentation."""
+        """uint8 (B, channels, S, S) on the device -> what ``module`` takes, without augmentation."""
         return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
 
     def views(self, pixels: Tensor, recipe: Recipe, draws: torch.Generator, count: int) -> Tensor:
-        """uint8 (B, 3, S, S) on the device -> ``count`` augmented views (count * B, 3, S, S), view by view."""
+        """uint8 (B, channels, S, S) on the device -> (count * B, channels, S, S), ``count`` augmented views, view by
+        view.
+        """
         return augment(pixels, recipe, draws, views=count).contiguous(memory_format=self.memory_format)
 
     def batch(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """(B, S, S, 3) uint8 -> (B, 3, S, S) uint8 on the device."""
+        """(B, S, S, channels) uint8 -> (B, channels, S, S) uint8 on the device."""
         return torch.from_numpy(np.array(pixels)).permute(0, 3, 1, 2).to(self.device)
 
 
@@ -134,7 +138,7 @@ class Split:
 
     Args:
         name: what the images are, for messages ("train").
-        pixels: (N, S, S, 3) uint8.
+        pixels: (N, S, S, channels) uint8.
         labels: (N,) int64; rows with a negative label are left out.
         classes: labels must be below.
         features: pixels -> (N, D), whatever represents them: an encoder, or the pixels themselves.
@@ -165,7 +169,7 @@ class Split:
 
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:
-        """(N, S, S, 3) uint8 of the labelled rows."""
+        """(N, S, S, channels) uint8 of the labelled rows."""
         return self._pixels if len(self.rows) == len(self._given) else self._pixels[self.rows]
 
     @cached_property
@@ -187,7 +191,7 @@ class Material:
 
     train: Split
     tests: Mapping[str, Split]  # by what stands before a value's tag: "" the test images, SELECT any that are held out
-    pool: NDArray[np.uint8]  # all training images (n, S, S, 3)
+    pool: NDArray[np.uint8]  # all training images (n, S, S, channels)
     pool_rows: NDArray[np.int64]  # of them those that protocols which need no label look at
     classes: int
     seed: int

@@ -71,7 +71,7 @@ class EncoderComparison(Generic[Settings]):
     tag: str
     """The tag, beginning with ``features/``, that a run records; others, of single pairs, it leaves out."""
     features: Callable[[FrozenEncoder, NDArray[np.uint8], Settings, int], Tensor]
-    """An encoder, images (N, S, S, 3), settings and the run's seed -> what the encoder is compared by (n, D), on the
+    """An encoder, images (N, S, S, C), settings and the run's seed -> what the encoder is compared by (n, D), on the
     CPU; made where the encoder is.
     """
     compare: Callable[[Mapping[str, Tensor], Settings], dict[str, float]]

@@ -13,6 +13,7 @@ from rayfed_ssl.config import RESULT_NEUTRAL
 from rayfed_ssl.records.comparison import RAW_PIXELS, STARTED, UNTRAINED, Comparison, Row
 from rayfed_ssl.records.one_run import OneRun, read_run
 from rayfed_ssl.records.outcomes import PIXELS_FILE, UNTRAINED_FILE, read_outcomes
+from rayfed_ssl.records.settings_table import written
 from rayfed_ssl.records.summary_file import SUMMARY
 from rayfed_ssl.settings.files import TAGGED, flat
 
@@ -122,11 +123,7 @@ def _names(groups: Sequence[Sequence[OneRun]]) -> list[str]:
             continue
         a, b = (flat(_that_matter(run.settings)) for run in (alike[0], runs[0]))
         keys = [key for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
-        told = ", ".join(f"{key}={_text(b.get(key))}" for key in keys[:2])
+        told = ", ".join(f"{key}={written(b.get(key))}" for key in keys[:2])
         name = f"{runs[0].method} ({told}{', ..' if len(keys) > 2 else ''})"
         names.append(name if name not in names else f"{name} {runs[0].folder}")
     return names
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

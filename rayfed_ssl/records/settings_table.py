@@ -1,4 +1,4 @@
-"""A configuration as a table of dotted keys."""
+"""A configuration as a table of dotted keys, and its values as tables show them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ def flat(settings: Mapping[str, object], prefix: str = "") -> list[tuple[str, ob
 
 
 def markdown(settings: Mapping[str, object]) -> str:
-    """A Markdown table with a row per key; what is not text is JSON, in code so that nothing in it is markup."""
-    rows = [f"| `{_code(key)}` | `{_code(_text(value))}` |" for key, value in flat(settings)]
+    """A Markdown table with a row per key; values are in code, so that nothing in them is markup."""
+    rows = [f"| `{_code(key)}` | `{_code(written(value))}` |" for key, value in flat(settings)]
     return "\n".join(["| key | value |", "|---|---|", *rows])
 
 
-def _text(value: object) -> str:
+def written(value: object) -> str:
+    """A value of a key as a table shows it: text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

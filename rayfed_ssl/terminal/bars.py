@@ -8,6 +8,8 @@ from typing import Self
 import rich.progress as bars
 from rich.console import Console
 
+from rayfed_ssl.terminal.output import verbatim
+
 
 class Bar:
     """A bar where the console is a terminal, and lines above it or, elsewhere, alone. A context manager: the bar goes
@@ -46,4 +48,4 @@ class Bar:
 
     def line(self, text: str) -> None:
         """One line as it is, above the bar if there is one."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        verbatim(self.console, text)

@@ -21,7 +21,7 @@ from rayfed_ssl.records.comparison_notes import cautions, notes
 from rayfed_ssl.report.comparison_verdict import verdict
 from rayfed_ssl.report.verdict import Verdict
 from rayfed_ssl.terminal.fitting import show
-from rayfed_ssl.terminal.output import prose
+from rayfed_ssl.terminal.output import prose, verbatim
 
 MOST = 3  # measures in the short table
 MOST_ROWS = 5  # named beside an interval that not all rows have
@@ -60,8 +60,7 @@ def print_comparison(
     for note in [*told, *([] if selection is None else [selection.sentence])]:
         prose(screen, note)
     if not full:
-        command = f"All measures, intervals, costs and notes: {full_command(folders, selection)}"
-        screen.print(command, markup=False, highlight=False, soft_wrap=True)
+        verbatim(screen, f"All measures, intervals, costs and notes: {full_command(folders, selection)}")
 
 
 def full_command(folders: Sequence[Path], selection: Selection | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from rich import box
@@ -11,14 +12,12 @@ from rich.table import Table
 from rayfed_ssl.leak.audit import summary, suspicious
 from rayfed_ssl.leak.run import Leak
 from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, FILE, INTERVAL
+from rayfed_ssl.terminal.output import verbatim
 
 
 def show(screen: Console, found: Leak, run: Path) -> None:
     """The areas of each client and their means, and what a reader has to know of them."""
-
-    def say(line: str) -> None:
-        screen.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(verbatim, screen)
     screen.print(_table(found))
     if found.guarantee is not None:
         say(found.guarantee.sentence)

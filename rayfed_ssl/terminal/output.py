@@ -58,6 +58,11 @@ def divert(stream: TextIO | None = None) -> None:
         os.close(null)
 
 
+def verbatim(console: Console, text: str) -> None:
+    """Print text as it is: nothing in it is markup, no part of it is coloured, and no width breaks it."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def prose(console: Console, text: str) -> None:
     """Print a sentence: wrapped between words on a terminal, where no word is cut; elsewhere on one line, which
     programs can read. A minus is a hyphen, since not every encoding has one.
@@ -65,7 +70,7 @@ def prose(console: Console, text: str) -> None:
     plain = text.replace("−", "-")
     if console.is_terminal:
         plain = textwrap.fill(plain, console.width, break_long_words=False, break_on_hyphens=False)
-    console.print(plain, markup=False, highlight=False, soft_wrap=True)
+    verbatim(console, plain)
 
 
 def flush() -> None:

@@ -24,8 +24,7 @@ from rayfed_ssl.report.measures import features_name
 from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, began_with, beside_pixels, best_below_last, mean, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
-from rayfed_ssl.terminal.output import console as console
-from rayfed_ssl.terminal.output import prose
+from rayfed_ssl.terminal.output import prose, verbatim
 
 TRY_NEXT = 'other views ("Which views?" in docs/data.md), more rounds, more steps in each (train.local_steps)'
 """For who has an encoder that is not better than the untrained one, or worse than raw pixels by most measures."""
@@ -251,4 +250,4 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         "report": report_command(folder),
     }
     for name, text in lines.items():
-        console.print(f"{name:<13} {text}", markup=False, highlight=False, soft_wrap=True)
+        verbatim(console, f"{name:<13} {text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation import BrokenFeatures, cluster, rank
 from rayfed_ssl.evaluation.angles import AnglesConfig, compare, features_of, mean_angle
-from rayfed_ssl.evaluation.cluster import ClusterConfig
+from rayfed_ssl.evaluation.cluster import ClusterConfig, clustered
 from rayfed_ssl.evaluation.metrics import accuracy, balanced_accuracy, macro_auc
 from rayfed_ssl.evaluation.rank import RankConfig, alignment, rankme, spectrum, uniformity
 from tests.evaluation.materials import digits, images, of_features, of_images, small_encoder
@@ -122,6 +123,16 @@ def test_k_means_finds_separate_classes_and_equals_scikit_learn() -> None:
         of_features(train_x, train_y, test_x, 9 - test_y), ClusterConfig(normalise=False, starts=2)
     )
     assert permuted == pytest.approx(values)  # names of classes say nothing
+
+
+def test_the_features_of_a_collapsed_encoder_are_clustered_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = clustered(torch.ones(6, 3), 2, 10, seed=0)
+        two = clustered(torch.tensor([[1.0], [1.0], [5.0], [1.0], [5.0]]), 4, 10, seed=0)
+    assert one.tolist() == [0] * 6
+    assert (two == two[2]).tolist() == [False, False, True, False, True]
+    assert len(set(two.tolist())) == 2
 
 
 def test_k_means_makes_as_many_clusters_as_classes_have_images_whatever_their_numbers() -> None:

@@ -17,17 +17,18 @@ from rayfed_ssl.base import optimizers
 
 SHARPNESS = 25.0  # lambda
 TOLERANCE = 1e-2
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # of the SGD on global centroids
 
 
 @torch.no_grad()
-def sinkhorn(scores: Tensor, iterations: int, sharpness: float = SHARPNESS) -> Tensor:
+def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
     """Soft assignments of rows to centroids of about equal size: scores (N, K) -> (N, K), rows summing to 1.
 
     ``W = softmax(lambda S)`` over centroids, c = 1/N; then ``r_k = (1/K) / sum_i W_ik c_i`` and ``c_i = (1/N) / sum_k
     W_ik r_k`` in turn; the result is ``N W_ik c_i r_k``. As in the authors' code it ends early where the sum of the
     relative changes of c is below 1e-2 after iteration 1, 11, 21, ... Columns sum to N/K at convergence.
     """
-    w = (sharpness * scores).softmax(dim=1)
+    w = (SHARPNESS * scores).softmax(dim=1)
     rows, columns = w.shape
     c = w.new_full((rows,), 1 / rows)
     for iteration in range(iterations):
@@ -66,10 +67,7 @@ def centroid_loss(x: Tensor, centroids: Tensor, temperature: float) -> Tensor:
     return -F.cosine_similarity(assigned, (scores / temperature).softmax(dim=1), dim=1).mean()
 
 
-def fit_centroids(
-    centroids: Tensor, x: Tensor, temperature: float, *, steps: int = 500, lr: float = 0.01, momentum: float = 0.9,
-    weight_decay: float = 1e-4,
-) -> Tensor:  # fmt: skip
+def fit_centroids(centroids: Tensor, x: Tensor, temperature: float, *, steps: int = 500, lr: float = 0.01) -> Tensor:
     """Global centroids (K, D) after SGD on :func:`centroid_loss` over stacked local ones x (N, D), from ``centroids``.
 
     Rows are normalised at the start and after each step; momentum is kept.
@@ -77,7 +75,7 @@ def fit_centroids(
     Differs: the authors' first centroids are not normalised before their first assignment.
     """
     c = F.normalize(centroids.detach(), dim=1).requires_grad_()
-    optimizer = optimizers.SGD([c], lr, momentum, weight_decay=weight_decay)
+    optimizer = optimizers.SGD([c], lr, MOMENTUM, weight_decay=WEIGHT_DECAY)
     for _ in range(steps):
         optimizer.zero_grad()
         centroid_loss(x, c, temperature).backward()  # type: ignore[no-untyped-call]
