@@ -90,8 +90,8 @@ def made_elsewhere(seeds: Seeds, reference: Seeds) -> bool:
 def over(methods: Mapping[str, Seeds], reference: str, measure: str = MEASURE) -> dict[str, float]:
     """Method -> mean paired difference to the reference, which itself has 0, of those with a seed in common.
 
-    Methods have different seeds, which move all methods: own means cannot be compared, differences to the same reference
-    can. Equal ones come out equal: rounded to 12 digits.
+    Methods have different seeds, which move all of them: their own means cannot be compared, their differences to the
+    same reference can. Equal ones come out equal: rounded to 12 digits.
     """
     found = {method: paired(seeds, methods.get(reference, {}), measure) for method, seeds in methods.items()}
     return {method: round(fmean(pairs), 12) for method, pairs in found.items() if pairs}
