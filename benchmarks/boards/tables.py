@@ -90,11 +90,11 @@ def made_elsewhere(seeds: Seeds, reference: Seeds) -> bool:
 def over(methods: Mapping[str, Seeds], reference: str, measure: str = MEASURE) -> dict[str, float]:
     """Method -> mean paired difference to the reference, which itself has 0, of those with a seed in common.
 
-    Methods have different seeds, and a seed's split and first values move all of them: their own means cannot be
-    compared, their differences to the same reference can.
+    Methods have different seeds, which move all of them: their own means cannot be compared, their differences to the
+    same reference can. Equal ones come out equal: rounded to 12 digits.
     """
     found = {method: paired(seeds, methods.get(reference, {}), measure) for method, seeds in methods.items()}
-    return {method: fmean(pairs) for method, pairs in found.items() if pairs}
+    return {method: round(fmean(pairs), 12) for method, pairs in found.items() if pairs}
 
 
 def ranks(differences: Mapping[str, float]) -> dict[str, float]:

@@ -34,6 +34,7 @@ from rayfed_ssl.records.tables import EVALUATION, OTHERS, SKIPPED
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
 HOME = "rayfed-ssl"
+FINE_TUNED = ("semi_", "transfer_finetune")  # how the tags begin of what trains the encoder further
 COLOURS = {1: "grey", 3: "RGB"}  # by the number of channels
 Value = float | Mapping[str, float | None] | None  # of a summary: one, or a client's each
 
@@ -203,14 +204,18 @@ def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
         row = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), of_first_values, value)
         if not any(known[0] == tag and known[2:] == row[2:] for known in rows):
             rows.append(row)
-    parts = list(_on_other_images(encoder, later.get(OTHERS, {}), began))
+    others = later.get(OTHERS, {})
+    parts = list(_on_other_images(encoder, others, began))
     if rows:
         shown = [(tag, how, *(_number(value) for value in values)) for tag, how, *values in rows]
         table = _table(("protocol", "measured by", "raw pixels", before, "this encoder"), shown)
         parts = [table, *_of_chance(encoder, summary, [tag for tag, *_ in rows]), *parts]
     if not parts:
         return "No accuracy was measured of this encoder."
-    said = "Shares of test images, the encoder frozen. Accuracy unless the protocol's name says otherwise."
+    elsewhere = [tag for known in others.values() for tag in known.get("accuracy", {}).get(encoder.file.stem, {})]
+    tuned = any(tag.startswith(FINE_TUNED) for tag in (*(tag for tag, *_ in rows), *elsewhere))
+    but = ", but for `semi` and `transfer_finetune`, which train it further" if tuned else ""
+    said = f"Shares of test images, the encoder frozen{but}. Accuracy unless the protocol's name says otherwise."
     return "\n\n".join([said, *parts])
 
 

@@ -82,6 +82,37 @@ def test_collapsed_features_are_chance_not_a_crash() -> None:
         assert knn_accuracy(x, labels, x, labels, classes=4) == 0.25
 
 
+def test_of_images_that_are_equally_near_at_the_last_place_some_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features on an axis each: cosines are 1 or 0 exactly. Against counts over the train images, one by one."""
+    rng = np.random.default_rng(0)
+    axes, labels, k = rng.integers(0, 8, 300), torch.tensor(rng.integers(0, 4, 300)), 30
+    x, test = torch.eye(8)[axes], torch.eye(8)
+    tally = knn.knn_votes(x, labels, test, classes=4, k=k).double()
+    weight = math.exp(-1 / 0.1)  # of a cosine of 0 beside one of 1
+    for axis in range(8):
+        near = [sum(1 for a, y in zip(axes, labels, strict=True) if a == axis and y == c) for c in range(4)]
+        if sum(near) >= k:  # all that vote are equally near, and not all of these vote
+            assert tally[axis].sum() == k
+            assert all(0 <= votes <= most for votes, most in zip(tally[axis].tolist(), near, strict=True))
+        else:  # all that are nearer vote, and some of the others
+            others = (tally[axis] - torch.tensor(near)) / weight
+            assert others.sum().item() == pytest.approx(k - sum(near), abs=0.1)
+            assert (others > -0.1).all()
+    assert sorted({np.sum(axes == axis) >= k for axis in range(8)}) == [False, True]  # both kinds are there
+    monkeypatch.setattr(knn, "SIMILARITIES", 1)  # one test image at a time
+    assert torch.equal(knn.knn_votes(x, labels, test, classes=4, k=k).double(), tally)
+
+
+def test_of_classes_with_equal_votes_the_first_is_the_answer() -> None:
+    """Two images vote, of classes 3 and 1, both at a cosine of sqrt(1/2); the other 18 are farther."""
+    x, labels = torch.zeros(20, 3), torch.tensor([3, 1, *[0] * 18])
+    x[0, 0] = x[1, 1] = 1.0
+    x[2:, 2] = 1.0
+    test = torch.tensor([[1.0, 1.0, 0.0]])
+    assert knn.knn_votes(x, labels, test, classes=4).tolist() == [[0.0, 1.0, 0.0, 1.0]]
+    assert [knn_accuracy(x, labels, test, torch.tensor([label]), classes=4) for label in (1, 3)] == [1.0, 0.0]
+
+
 def test_shares_of_the_vote_rank_images_for_the_area_under_the_curve() -> None:
     """Against scikit-learn's classifier with the same neighbours and weights."""
     train_x, train_y, test_x, test_y = digits()

@@ -289,12 +289,13 @@ def test_later_evaluations_and_privacy_are_on_the_card(run: Path, tmp_path: Path
     (copy / "evaluation.json").write_text(json.dumps(later))
     export(run_encoder(copy), "torchscript")
     card = (copy / "exported/torchscript/README.md").read_text()
+    assert "Shares of test images, the encoder frozen. Accuracy unless" in card
     assert cells(card, "fewshot") == [["fewshot", "`rayfed-ssl evaluate`", "0.125", "-", "0.500"]]
     assert len(cells(card, "knn")) == 1
     del summary["start"]  # else what is untrained is of first values, not of what training began with
     (copy / "summary.json").write_text(json.dumps(summary))
     other = {"images": {"source": {"name": "imagefolder", "path": "/a/way/labelled"}, "train": 96, "test": 24}}
-    other |= {"accuracy": {"global": {"linear": 0.75}}, "untrained": {"small_cnn_bn": {"linear": 0.5}}}
+    other |= {"accuracy": {"global": {"linear": 0.75, "semi_1": 0.5}}, "untrained": {"small_cnn_bn": {"linear": 0.5}}}
     later["other data"] = {"imagefolder:/a/way/labelled": other | {"pixels": {"linear": 0.25}}}
     (copy / "evaluation.json").write_text(json.dumps(later))
     export(run_encoder(copy), "torchscript", out=copy / "untrained first")
@@ -302,6 +303,7 @@ def test_later_evaluations_and_privacy_are_on_the_card(run: Path, tmp_path: Path
     assert cells(first, "fewshot") == [["fewshot", "`rayfed-ssl evaluate`", "0.125", "0.250", "0.500"]]
     assert "On other images than the run's (`labelled`, 24 test images and 96 to learn from), by `rayfed" in first
     assert ["linear", "0.250", "0.500", "0.750"] in cells(first, "linear")
+    assert "the encoder frozen, but for `semi` and `transfer_finetune`, which train it further. Accuracy" in first
     assert "/a/way" not in first
     assert len(cells(card, "knn")) == 1  # the same values again
     covered = "at most 2.25 per client at delta 0.01; it covers correlation matrices, not weights"
