@@ -47,13 +47,14 @@ from rayfed_ssl.data.pixels.percentiles import kept_range
 from rayfed_ssl.data.pixels.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
 from rayfed_ssl.data.pixels.stored_notes import near_copy_notes, pixel_notes
 from rayfed_ssl.data.readers.arrays.source import arrays_source
+from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.digits import digits_source
 from rayfed_ssl.data.readers.folders.layouts import Layout
 from rayfed_ssl.data.readers.folders.names import expression
 from rayfed_ssl.data.readers.folders.source import folder_source
 from rayfed_ssl.data.readers.listing_checks import in_order, refuse_empty, sound
 from rayfed_ssl.data.readers.parquet.hub import hub_source
-from rayfed_ssl.data.readers.parquet.source import Columns, parquet_source
+from rayfed_ssl.data.readers.parquet.source import parquet_source
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.data.readers.tables.source import table_source
 from rayfed_ssl.data.readers.torchvision import torchvision_source
