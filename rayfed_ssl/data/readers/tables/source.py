@@ -1,8 +1,10 @@
-"""Images that a table names: a CSV or TSV file with a row per image, beside the image files or above them.
+"""Images that a table names: a CSV, TSV or JSON Lines file with a row per image, beside the image files or
+above them.
 
 ``path`` is the table, or a folder with ``train.csv`` and ``test.csv`` (or ``validation.csv``, ``val.csv``,
-``valid.csv``), or one with ``train/metadata.csv`` and ``test/metadata.csv``, and the images of each below its own
-folder. Without a table of test images a fixed fifth of each class is held out, as of one Parquet file.
+``valid.csv``), or one with ``train/metadata.csv`` and ``test/metadata.csv`` (or ``metadata.jsonl``), and the
+images of each below its own folder. Without a table of test images a fixed fifth of each class is held out, as of one
+Parquet file.
 ``data.columns`` says what a column means; ``tables.cells`` says how files and cells are read, ``tables.images`` how the
 image of a row is found. A row whose image is not there is one that cannot be decoded. Image files in no row are not
 read, with a note.
@@ -46,7 +48,7 @@ IMAGE_COLUMNS = (
 TESTS = (*TEST_NAMES, "testing", "valid")  # tables of test images: the first that is there
 PIXELS = re.compile(r"(pixel|px|p)?[ _-]?[0-9]+|[0-9]+x[0-9]+", re.IGNORECASE)  # columns of one pixel each
 MOST_LISTED = 20  # columns
-METADATA = "metadata.csv"  # of a split's folder, as in image folders of the Hugging Face Hub
+METADATA = ("metadata.csv", "metadata.jsonl")  # of a split's folder, as in image folders of the Hugging Face Hub
 
 
 def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict[str, Path], list[str]]:
@@ -80,7 +82,7 @@ def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict
 
 def _tables_in(path: Path, key: str) -> dict[str, Path]:
     """The tables in a folder by their names in small letters, without suffix; where none of them is ``train``, those
-    called ``METADATA`` in the folders of its splits, by split, if one trains. Raises UserError.
+    of ``METADATA`` in the folders of its splits, by split, if one trains. Raises UserError.
     """
     shown = printable(path)
     try:
@@ -93,8 +95,8 @@ def _tables_in(path: Path, key: str) -> dict[str, Path]:
             two = f"{printable(before.name)} and {printable(file.name)}"
             raise UserError(f"{key}.path: {shown} has {two}; allowed: one table of a name")
     if "train" not in found:
-        within = {split: folder / METADATA for split, folder in split_folders(path, key).items()}
-        within = {split: file for split, file in within.items() if file.is_file()}
+        places = [(split, folder / name) for split, folder in split_folders(path, key).items() for name in METADATA]
+        within = {split: file for split, file in reversed(places) if file.is_file()}  # the first name of a split
         found = within if "train" in within else found
     return found
 
@@ -252,7 +254,7 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
             raise UserError(
                 f"{problem}pixels in cells are not read; write them as an array: {key}.name=arrays reads it"
             )
-        say = f", {printable(other)} say" if other else ""
+        say = f", such as {printable(other)}" if other else ""
         raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image{say}", {"image": other or "COLUMN"})
     hint = f"; column {printable(other)} does: {key}.columns.image={printable(other)}" if other else ""
     named = columns.image is not None or len(usual) == 1
