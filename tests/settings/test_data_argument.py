@@ -84,8 +84,8 @@ def test_a_title_is_read_back(tmp_path: Path) -> None:
     ("text", "line"),
     [
         ("nowhere", r"--data: found 'nowhere', which does not exist .*; must be a folder of images, a Parquet, "
-                    r"\.csv, \.jsonl or \.npz file, one of digits, cifar10, .*, SOURCE:PATH such as hub:OWNER/NAME, or a "
-                    r"block"),
+                    r"\.csv, \.jsonl or \.npz file, one of digits, cifar10, .*, SOURCE:PATH such as hub:OWNER/NAME, or "
+                    r"a block"),
         ("x" * 5000, r"--data: found 'xxx.*', which does not exist"),
         ("hub", r"--data: found 'hub', which does not exist"),
         ("hub:", r"--data: found 'hub:', which does not exist"),
