@@ -31,12 +31,14 @@ from rayfed_ssl.data.pixels.store import default_cache
 from rayfed_ssl.data.readers.arrays.names import WHOLE
 from rayfed_ssl.data.readers.arrays.source import open_arrays, read_beside
 from rayfed_ssl.data.readers.column_values import label_texts, numbered
+from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.folders.images import every_image
 from rayfed_ssl.data.readers.parquet.files import few_rows, homes_of, readable
 from rayfed_ssl.data.readers.parquet.hub import hub_folder
-from rayfed_ssl.data.readers.parquet.source import Columns, class_names, image_column, read_labels
+from rayfed_ssl.data.readers.parquet.source import class_names, image_column, read_labels, read_split_cells
+from rayfed_ssl.data.readers.split_column import splits_of
 from rayfed_ssl.data.readers.split_names import split_of_file
-from rayfed_ssl.data.readers.tables.source import open_tables
+from rayfed_ssl.data.readers.tables.source import named_column, open_tables
 from rayfed_ssl.data.readers.tables.source import read_beside as read_cells
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
 
@@ -47,7 +49,8 @@ ID = "id"
 class Catalogue:
     """``labels`` (N,) int64, -1 where unknown; ``class_names[label]``, None where only numbers are known.
 
-    ``splits`` are (name, number of images) in order; empty where the data set has none. ``read`` yields N pairs of id
+    ``splits`` are (name, number of images) in order; empty where the data set has none. Where a column says the splits
+    (``data.columns.split``), ``said`` holds that of each image, None where it is of none. ``read`` yields N pairs of id
     and encoded image. ``notes`` are lines on images and files that are not among these.
     """
 
@@ -56,6 +59,7 @@ class Catalogue:
     splits: tuple[tuple[str, int], ...]
     read: Callable[[], Iterator[tuple[str, Payload]]]
     notes: tuple[str, ...] = ()
+    said: Sequence[str | None] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,6 +67,19 @@ class Catalogue:
     @property
     def labelled(self) -> bool:
         return bool((self.labels >= 0).any())
+
+    @property
+    def divided(self) -> bool:
+        """Whether there are splits."""
+        return bool(self.splits or self.said)
+
+    def split_of(self, rows: NDArray[np.int64]) -> pa.DictionaryArray:
+        """(n,) the split of each of these images, null where it is of none."""
+        if self.said:
+            return pa.array([self.said[row] for row in rows], pa.string()).dictionary_encode()
+        ends = np.cumsum([count for _, count in self.splits])
+        which = pa.array(np.searchsorted(ends, rows, side="right").astype(np.int32))
+        return pa.DictionaryArray.from_arrays(which, [name for name, _ in self.splits])
 
 
 def catalogued(config: SourceConfig, key: str = "data", id_column: str | None = None) -> Catalogue:
@@ -143,8 +160,9 @@ def _of_arrays(path: Path, config: SourceConfig, key: str) -> Catalogue:
 
 
 def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None) -> Catalogue:
-    columns = config.columns.model_copy(update={"client": None, "group": None, "split": None})  # nobody asks for them
-    found, notes = open_tables(path, key, columns, config.test_split)
+    split = config.columns.split
+    columns = config.columns.model_copy(update={"client": None, "group": None, "split": None})  # every row is wanted
+    found, notes = open_tables(path, key, columns, config.test_split if split is None else None)
     beside = read_cells(found, columns, key)
     for table in (named.table for named in found.values()):
         if id_column is not None and table.names.count(id_column) != 1:
@@ -159,8 +177,11 @@ def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None)
                 yield as_utf8(own or name.removeprefix(f"{folder}{os.sep}")), payload
 
     labels = np.concatenate([rows.labels for rows in beside.splits.values()])
-    splits = tuple((split, len(named.files)) for split, named in found.items()) if len(found) > 1 else ()
-    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, images, texts(notes))
+    splits = tuple((name, len(named.files)) for name, named in found.items()) if len(found) > 1 else ()
+    said: list[str | None] = []
+    for table in (named.table for named in found.values()) if split is not None else ():
+        said += splits_of(table.cells(named_column(table, split, (), "split", key)))
+    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, images, texts(notes), said)
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------
@@ -183,7 +204,8 @@ def of_parquet(
     """The rows of Parquet files, each a pair of what ids call it and where it lies.
 
     Where every file, or its folder, is named after a split (``train-00000.parquet``, ``test/x.parquet``), there are
-    splits, the training images first. Labels are integers, or text, whose sorted values become the classes.
+    splits, the training images first. A column of splits comes before such names. Labels are integers, or text, whose
+    sorted values become the classes.
 
     Raises:
         UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.
@@ -207,7 +229,10 @@ def of_parquet(
     for _, file in files:
         with readable(file, key) as opened:
             _id_column(opened.schema_arrow, file, id_column)
-    return Catalogue(labels, names, tuple(splits.items()), lambda: _rows(files, columns, key, id_column))
+    said: list[str | None] = []
+    for _, file in files if columns.split is not None else ():
+        said += splits_of(read_split_cells(file, columns.split or "", key))
+    return Catalogue(labels, names, tuple(splits.items()), lambda: _rows(files, columns, key, id_column), said=said)
 
 
 def _id_column(schema: pa.Schema, file: Path, wanted: str | None) -> str:

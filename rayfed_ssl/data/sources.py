@@ -47,17 +47,18 @@ from rayfed_ssl.data.pixels.percentiles import kept_range
 from rayfed_ssl.data.pixels.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
 from rayfed_ssl.data.pixels.stored_notes import near_copy_notes, pixel_notes
 from rayfed_ssl.data.readers.arrays.source import arrays_source
+from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.digits import digits_source
 from rayfed_ssl.data.readers.folders.layouts import Layout
 from rayfed_ssl.data.readers.folders.names import expression
 from rayfed_ssl.data.readers.folders.source import folder_source
 from rayfed_ssl.data.readers.listing_checks import in_order, refuse_empty, sound
 from rayfed_ssl.data.readers.parquet.hub import hub_source
-from rayfed_ssl.data.readers.parquet.source import Columns, parquet_source
+from rayfed_ssl.data.readers.parquet.source import parquet_source
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.data.readers.tables.source import table_source
 from rayfed_ssl.data.readers.torchvision import torchvision_source
-from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, CSV, FROM_TABLE, TABLES, of_container
+from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, AS_TABLE, FROM_TABLE, READ_TABLES, TABLES, of_container
 from rayfed_ssl.data.source_notes import recounted
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -69,7 +70,7 @@ class SourceConfig(Block):
     name: SourceName = "parquet"
     """Where the images come from."""
     path: Path | None = None
-    """The file or folder of ``parquet``, the folder of ``imagefolder``, the CSV file of ``table`` or the folder with
+    """The file or folder of ``parquet``, the folder of ``imagefolder``, the file of ``table`` or the folder with
     ``train.csv``, the ``.npz`` file of ``arrays`` or the folder with their ``.npy`` files, ``OWNER/NAME`` for ``hub``,
     the root folder of torchvision's data sets; ``digits`` reads none.
     """
@@ -232,7 +233,7 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
         hint = of_container(path) or hint
         hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
         hint = f"; {FROM_TABLE}" if path.suffix.lower() in TABLES else hint
-        hint = f"; {key}.name=table reads it, and the images that it names" if path.suffix.lower() in CSV else hint
+        hint = f"; {key}.{AS_TABLE}" if path.suffix.lower() in READ_TABLES else hint
         hint = f"; {key}.name=arrays reads it" if path.suffix.lower() in ARRAYS else hint
         raise UserError(
             f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images{hint}"
@@ -248,9 +249,9 @@ def _arrays(config: SourceConfig, cache: Path, key: str) -> Source:
 
 def _table(config: SourceConfig, cache: Path, key: str) -> Source:
     path = existing(config, key)
-    if path.is_file() and path.suffix.lower() not in CSV:
+    if path.is_file() and path.suffix.lower() not in READ_TABLES:
         hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else "; save it as CSV"
-        raise UserError(f"{key}.path: {printable(path)} is no .csv or .tsv file{hint}")
+        raise UserError(f"{key}.path: {printable(path)} is no .csv, .tsv or .jsonl file{hint}")
     return table_source(path, config.limits, key, config.columns, config.test_split)
 
 

@@ -326,7 +326,7 @@ class _Table:
     def _schema(self) -> pa.Schema:
         names, word = self.images.class_names, pa.dictionary(pa.int32(), pa.string())
         fields = [pa.field("id", pa.string(), nullable=False)]
-        if self.images.splits:
+        if self.images.divided:
             fields.append(pa.field("split", word))
         if self.images.labelled:
             fields.append(pa.field("label", pa.int64()))
@@ -365,10 +365,8 @@ class _Table:
         labels = pa.array(self.images.labels[at], mask=self.images.labels[at] < 0)
         numbers = np.concatenate(features).ravel() if features else np.empty(0, np.float32)
         columns = {"id": pa.array(ids, pa.string()), "label": labels}
-        if self.images.splits:
-            ends = np.cumsum([count for _, count in self.images.splits])
-            which = pa.array(np.searchsorted(ends, at, side="right").astype(np.int32))
-            columns["split"] = pa.DictionaryArray.from_arrays(which, [name for name, _ in self.images.splits])
+        if self.images.divided:
+            columns["split"] = self.images.split_of(at)
         if self.images.class_names is not None:
             columns["class"] = pa.DictionaryArray.from_arrays(labels.cast(pa.int32()), list(self.images.class_names))
         columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(numbers), dim)

@@ -97,13 +97,23 @@ def _baselines(rows: Sequence[Row]) -> Iterator[Row]:
 
 def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Dotted keys beyond ``method`` whose values are not the same: (the first's, the other's); a key that is absent is
-    None. Of a block of another kind only the kind is named.
+    None. Of a block of another kind only the kind is named, and of one that is not in both, such as public images, its
+    name and its path.
     """
     a, b = (flat(_that_matter(settings)) for settings in (first, other))
-    keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key) and not key.startswith("method.")]
-    kinds = [block for block in TAGGED if f"{block}.name" in keys]
-    kept = [key for key in keys if not any(key.startswith(f"{k}.") and key != f"{k}.name" for k in kinds)]
-    return {key: (a.get(key), b.get(key)) for key in sorted(kept)}
+    return {key: (a.get(key), b.get(key)) for key in _differing_keys(a, b) if not key.startswith("method.")}
+
+
+def _differing_keys(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Those whose values are not the same, sorted, less those that a block of another kind, or one that is not in both,
+    brings with it.
+    """
+    keys = [key for key in sorted({*first, *other}) if first.get(key) != other.get(key)]
+    kinds = {f"{block}." for block in TAGGED if f"{block}.name" in keys}
+    named = [key for key in keys if key.endswith(".name") and None in (first.get(key), other.get(key))]
+    alone = {key.removesuffix("name") for key in named}
+    told = {f"{block}name" for block in kinds | alone} | {f"{block}path" for block in alone}
+    return [key for key in keys if key in told or not any(key.startswith(block) for block in kinds | alone)]
 
 
 def _that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +132,7 @@ def _names(groups: Sequence[Sequence[OneRun]]) -> list[str]:
             names.append(runs[0].method)
             continue
         a, b = (flat(_that_matter(run.settings)) for run in (alike[0], runs[0]))
-        keys = [key for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
+        keys = _differing_keys(a, b)
         told = ", ".join(f"{key}={written(b.get(key))}" for key in keys[:2])
         name = f"{runs[0].method} ({told}{', ..' if len(keys) > 2 else ''})"
         names.append(name if name not in names else f"{name} {runs[0].folder}")

@@ -2,7 +2,7 @@
 
 digits                        a source that needs no path, by its name: digits, cifar10, ..
 /data/scans  x.parquet        images in folders; a Parquet file, or a folder that holds some
-x.csv                         a table, and the images that it names
+x.csv  x.jsonl                a table, and the images that it names
 x.npz                         NumPy's arrays; or a folder with .npy files of images
 hub:OWNER/NAME                a source and its path
 "{name: parquet, path: x.parquet, columns: {label: disease}}"      a block as in a run's YAML
@@ -25,7 +25,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding.formats import SUFFIXES
 from rayfed_ssl.data.readers.arrays.names import holds_images
 from rayfed_ssl.data.readers.column_values import Unnamed
-from rayfed_ssl.data.readers.walking import ARRAYS, CSV
+from rayfed_ssl.data.readers.walking import ARRAYS, READ_TABLES
 from rayfed_ssl.data.sources import SOURCES, SourceConfig
 from rayfed_ssl.settings.files import validate
 from rayfed_ssl.settings.plain_yaml import parse, problem
@@ -124,7 +124,7 @@ def _block(text: str, key: str) -> dict[str, str]:
         if Path(path).suffix.lower() in SUFFIXES:
             raise UserError(f"{key}: found the image {printable(text)!r}; must be a data set: give its folder")
         suffix = Path(path).suffix.lower()
-        return {"name": "arrays" if suffix in ARRAYS else "table" if suffix in CSV else "parquet", "path": text}
+        return {"name": "arrays" if suffix in ARRAYS else "table" if suffix in READ_TABLES else "parquet", "path": text}
     if os.path.isdir(path):
         holds_parquet = any(next(Path(path).glob(pattern), None) is not None for pattern in PARQUET)
         holds_arrays = holds_images(file.stem for file in Path(path).glob("*.npy"))
@@ -136,6 +136,6 @@ def _block(text: str, key: str) -> dict[str, str]:
     named = ", ".join(name for name in SOURCES if name not in NEED_A_PATH)
     raise UserError(
         f"{key}: found {printable(text)!r}, which does not exist (seen from {Path.cwd()}); must be a folder of images, "
-        f"a Parquet, .csv or .npz file, one of {named}, SOURCE:PATH such as hub:OWNER/NAME, or a block {{name: .., "
-        "path: ..}"
+        f"a Parquet, .csv, .jsonl or .npz file, one of {named}, SOURCE:PATH such as hub:OWNER/NAME, or a block "
+        "{name: .., path: ..}"
     )

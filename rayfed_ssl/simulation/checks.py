@@ -225,8 +225,12 @@ def split_groups(config: RunConfig, federation: Federation) -> list[Note]:
     known = train.clients is not None and not data.partition.natural and not _spans_clients(train.groups, train.clients)
     rule = f"data.partition.name=natural with clients.count={len(train.client_names)}"
     if not known:
-        given = "client folders (data.layout=clients)" if data.columns.group is None else "a column data.columns.client"
-        rule = f"data.partition.name=natural, of {given} whose clients have whole groups, or data.partition.name=file"
+        column = data.columns.group is not None
+        given = "a column data.columns.client" if column else "client folders (data.layout=clients)"
+        by_owner = f"data.partition.name=natural, of {given}"
+        if data.partition.natural:
+            by_owner = "another column data.columns.client" if column else "other client folders"
+        rule = f"{by_owner} whose clients have whole groups, or data.partition.name=file"
     key = "data.group" if data.columns.group is None else "data.columns.group"
     by = "gives them so" if data.partition.by_client else "deals image by image"
     said = (

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
-from rayfed_ssl.data.readers.parquet.source import Columns
+from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.sources import SourceConfig, load
 from tests.data.files import HUGGING_FACE, pictures, png, put, write_parquet
 
@@ -186,6 +186,26 @@ def test_parts_named_after_splits_are_splits_and_others_are_not(tmp_path: Path) 
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="found no Parquet files below"):
         parquet(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", ["parquet", "table"])
+def test_a_column_of_splits_says_the_split_of_each_image(name: str, tmp_path: Path) -> None:
+    cells, wanted = ["test", "Train", "", "valid", "later"], ["test", "train", None, "val", None]
+    write_parquet(tmp_path / "x.parquet", pictures(5), [0, 1, 0, 1, 0], fold=cells)
+    put(tmp_path, {f"{k}.png": image for k, image in enumerate(pictures(5))})
+    lines = [f"{k}.png,{k % 2},{cell}\n" for k, cell in enumerate(cells)]
+    (tmp_path / "x.csv").write_text("".join(["file,label,fold\n", *lines]))
+    place = tmp_path / ("x.csv" if name == "table" else "x.parquet")
+    plain = catalogued(SourceConfig(name=name, path=place))
+    assert not plain.divided
+    block = SourceConfig(name=name, path=place, columns=Columns(split="fold"), test_split="val")  # as a run has it
+    images = catalogued(block)
+    assert images.divided
+    assert images.split_of(np.arange(5)).to_pylist() == wanted
+    assert images.split_of(np.array([3, 0])).to_pylist() == ["val", "test"]
+    assert rows(images) == rows(plain)  # all of them, in their own order
+    with pytest.raises(UserError, match=r"^data.columns.split: found 'split'; .* has the columns"):
+        catalogued(SourceConfig(name=name, path=place, columns=Columns(split="split")))
 
 
 SPLITS = {  # file -> the split that it is of, as docs/data.md says

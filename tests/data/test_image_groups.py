@@ -433,6 +433,8 @@ def test_patients_that_are_dealt_to_several_clients_are_counted(tmp_path: Path) 
     assert dealt(tmp_path, "data.columns.client=hospital", "data.partition.name=natural") == []
     (note,) = dealt(tmp_path, "data.columns.client=room", "data.partition.name=natural")
     assert note.startswith("16 of 16 groups")
-    assert "data.partition.name=natural gives them so; data.partition.name=natural, of a column" in note
+    assert (
+        "data.partition.name=natural gives them so; another column data.columns.client whose clients have whole" in note
+    )
     assert dealt(tmp_path, "data.columns.group=null") == []
     assert dealt(tmp_path, "clients.count=1") == []

@@ -173,7 +173,7 @@ def test_a_run_on_one_class_says_how_images_were_read(tmp_path: Path) -> None:
     assert first.startswith("evaluation.protocols: found knn, but the training images are of 1 class")
     assert "its folders (images) are the classes" in read_as
     assert table.startswith(
-        "data: labels.csv is not read; data.name=table reads a CSV file and the images that it names"
+        "data: labels.csv is not read; data.name=table reads a CSV or JSON Lines file and the images that it names"
     )
 
 

@@ -335,6 +335,20 @@ def test_rows_are_marked_with_what_differs_beyond_the_method(tmp_path: Path) -> 
     assert found == {"objective.temperature", "data.partition.alpha", "resources.threads"}
 
 
+def test_of_images_that_one_row_alone_has_only_their_source_is_told(tmp_path: Path) -> None:
+    public = {"source": "source", "images": {"name": "arrays", "path": "x.npz", "columns": {"label": "y"}}}
+    folders = three(tmp_path, "a", A) + three(tmp_path, "b", B, changes={"data__public": public, "train__rounds": 9})
+    made = of_runs(folders)
+    keys = "data.public.images.name=arrays, data.public.images.path=x.npz, .."
+    assert [row.name for row in made.trained] == ["fedsimclr", f"fedsimclr ({keys})"]
+    assert made.rows[1].differing == {
+        "data.public.images.name": (None, "arrays"),
+        "data.public.images.path": (None, "x.npz"),
+        "data.public.source": ("none", "source"),
+        "train.rounds": (made.rows[0].runs[0].settings["train"]["rounds"], 9),
+    }
+
+
 def test_run_folders_that_differ_in_the_seed_alone_are_one_row(tmp_path: Path) -> None:
     folders = three(tmp_path, "a", A) + three(tmp_path, "b", B, changes={"train__batch_size": 32})
     made = of_runs([folders[3], *folders[:3], *folders[4:]])

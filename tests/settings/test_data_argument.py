@@ -39,7 +39,7 @@ def test_a_folder_is_what_lies_in_it(files: list[str], name: str, tmp_path: Path
 
 
 def test_files_names_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path, "x.parquet", "x.npz", "x.CSV")
+    made(tmp_path, "x.parquet", "x.npz", "x.CSV", "x.jsonl")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     cases: dict[str, dict[str, Any]] = {
@@ -47,6 +47,7 @@ def test_files_names_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "~/x.parquet": {"name": "parquet", "path": Path("~/x.parquet")},
         "x.npz": {"name": "arrays", "path": Path("x.npz")},
         "x.CSV": {"name": "table", "path": Path("x.CSV")},
+        "x.jsonl": {"name": "table", "path": Path("x.jsonl")},
         "digits": {"name": "digits", "path": None},
         " cifar10 ": {"name": "cifar10", "path": None},
         "svhn:/data": {"name": "svhn", "path": Path("/data")},
@@ -83,7 +84,8 @@ def test_a_title_is_read_back(tmp_path: Path) -> None:
     ("text", "line"),
     [
         ("nowhere", r"--data: found 'nowhere', which does not exist .*; must be a folder of images, a Parquet, "
-                    r"\.csv or \.npz file, one of digits, cifar10, .*, SOURCE:PATH such as hub:OWNER/NAME, or a block"),
+                    r"\.csv, \.jsonl or \.npz file, one of digits, cifar10, .*, SOURCE:PATH such as hub:OWNER/NAME, or "
+                    r"a block"),
         ("x" * 5000, r"--data: found 'xxx.*', which does not exist"),
         ("hub", r"--data: found 'hub', which does not exist"),
         ("hub:", r"--data: found 'hub:', which does not exist"),

@@ -1,4 +1,4 @@
-"""A table's column that says which images train and which test (``data.columns.split``).
+"""A column, of a table or of Parquet, that says which images train and which test (``data.columns.split``).
 
 Its values are names of splits, as of folders: ``train`` or ``Training``, ``test``, ``val``, ``valid`` or
 ``validation``, in any case. The test images are those of ``test``, without one those of ``val``.
@@ -19,6 +19,11 @@ from rayfed_ssl.data.readers.split_names import split_named
 TESTS = ("test", "val")  # the first that has rows
 
 
+def splits_of(cells: Iterable[str]) -> list[str | None]:
+    """The split that each cell names: train, test or val, None where it names none."""
+    return [split_named(cell.strip()) for cell in cells]
+
+
 def rows_of_splits(
     cells: Sequence[str], name: str, file: str, wanted: str | None, key: str
 ) -> tuple[dict[str, list[int]], list[str]]:
@@ -30,7 +35,7 @@ def rows_of_splits(
     Raises:
         UserError: no row trains, or ``wanted`` has none.
     """
-    splits = [split_named(cell.strip()) or "" for cell in cells]
+    splits = [split or "" for split in splits_of(cells)]
     rows = {split: [row for row, mine in enumerate(splits) if mine == split] for split in dict.fromkeys(splits)}
     column = f"column {printable(name)} of {file}"
     has = printable(", ".join(dict.fromkeys(cell.strip() or "(empty)" for cell in cells)), 120) or "no cells"
@@ -50,7 +55,7 @@ def rows_of_splits(
 
 def advice(names: Iterable[str], values: Callable[[str], Iterable[pa.Array]], by_key: str) -> list[str]:
     """A line on the first of these columns whose every cell says train, test or val, and some train and others not: it
-    is not read. Without ``by_key``, the key that reads it, the line says what to write instead.
+    is not read; ``by_key`` reads it.
 
     Args:
         values: a column's values, in parts.
@@ -58,8 +63,8 @@ def advice(names: Iterable[str], values: Callable[[str], Iterable[pa.Array]], by
     for name in names:
         if counts := _counts(values(name)):
             said = ", ".join(f"{split}: {count}" for split, count in counts.items())
-            how = f"{by_key}={printable(name, 40)} reads it" if by_key else "write a file for each split"
-            return [f"column {printable(name, 40)} says which images train ({said} rows) and is not read; {how}"]
+            shown = printable(name, 40)
+            return [f"column {shown} says which images train ({said} rows) and is not read; {by_key}={shown} reads it"]
     return []
 
 

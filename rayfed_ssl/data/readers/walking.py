@@ -26,7 +26,9 @@ NAMES_BESIDE_IMAGES = {"readme", "license", "licence", "changelog", "authors", "
 NIFTI = {".nii", ".nii.gz"}
 IMAGE = "image"
 CSV = {".csv", ".tsv"}
-TABLES = {*CSV, ".xlsx", ".json", ".jsonl"}
+READ_TABLES = {*CSV, ".jsonl"}
+TABLES = {*READ_TABLES, ".xlsx", ".json"}
+AS_TABLE = "name=table reads it, and the images that it names"
 FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
 ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
 ARRAYS = {".npz", ".npy"}

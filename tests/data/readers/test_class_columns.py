@@ -307,14 +307,57 @@ def test_wrong_columns_of_splits_are_one_line(tmp_path: Path) -> None:
     table(tmp_path, splits(["test"] * 4), "test.csv", first=6)
     refused(r"columns.split: found 'split'; .*test\.csv has the test images", tmp_path, "table",
             columns={"split": "split"})  # fmt: skip
-    wrong: dict[str, Any] = {"columns": {"split": "split"}}
-    write_parquet(tmp_path / "x.parquet", PIXELS[:6], [0, 1] * 3, split=["train"] * 4 + ["test"] * 2)
-    refused(
-        "columns.split: found a value; Parquet has a file", tmp_path, "parquet", path=tmp_path / "x.parquet", **wrong
-    )
-    told = texts(fetch(tmp_path, "parquet", path=tmp_path / "x.parquet").notes)
-    said = "column split says which images train (train: 4, test: 2 rows) and is not read; write a file for each split"
-    assert said in told
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_column_of_splits_of_parquet_is_read_if_asked(tmp_path: Path, several: bool) -> None:
+    values = ["Train", "test", "valid", "Train", "Train", "TEST", " train"] * 3
+    labels = ["a", "b", "only val", "b", "a", "a", ""] * 3
+    owners = ["north", "south", "east", "north", "south", "north", "south"] * 3
+    halves = ((0, 10), (10, 21)) if several else ((0, 21),)
+    for number, (low, high) in enumerate(halves):
+        more = {"split": values[low:high], "owner": owners[low:high]}
+        write_parquet(tmp_path / f"train-{number}.parquet", PIXELS[low:high], labels[low:high], **more)
+    path = tmp_path if several else tmp_path / "train-0.parquet"
+    told = texts(fetch(tmp_path, "parquet", path=path).notes)
+    assert [note for note in told if note.endswith("and is not read; data.columns.split=split reads it")]
+    columns = {"split": "split", "client": "owner"}
+    data = fetch(tmp_path, "parquet", path=path, columns=columns)
+    trains = [row for row, value in enumerate(values) if value.strip().lower() == "train"]
+    tests = [row for row, value in enumerate(values) if value.lower() == "test"]
+    assert np.array_equal(data.train.pixels, PIXELS[trains])
+    assert np.array_equal(data.test.pixels, PIXELS[tests])
+    assert data.train.class_names == ("a", "b")  # that of images which are not used is none
+    assert data.train.labels.tolist() == [{"a": 0, "b": 1, "": -1}[labels[row]] for row in trains]
+    assert data.test.labels.tolist() == [{"a": 0, "b": 1}[labels[row]] for row in tests]
+    assert data.train.clients is not None
+    assert [data.train.client_names[owner] for owner in data.train.clients] == [owners[row] for row in trains]
+    assert data.names["test"][-1].as_py().endswith(f"row {tests[-1] - halves[-1][0]}")  # as the file counts
+    notes = texts(data.notes)
+    assert [note for note in notes if note.endswith("are val and not used; data.test_split=val tests on them")]
+    assert [note for note in notes if note.startswith("3 images have an empty label")]  # of those that are used
+    assert not [note for note in notes if "held out" in note or "which images train" in note]
+
+
+def test_wrong_columns_of_splits_of_parquet_are_one_line(tmp_path: Path) -> None:
+    path, wrong = tmp_path / "train.parquet", {"split": "split"}
+    write_parquet(path, PIXELS[:10], [0, 1] * 5, split=["train"] * 6 + ["val"] * 4, part=[0] * 10)
+    refused("columns.split: column part of .* is of type int64; splits are text", tmp_path, "parquet", path=path,
+            columns={"split": "part"})  # fmt: skip
+    refused("columns.split: found 'fold'; .* has the columns", tmp_path, "parquet", path=path,
+            columns={"split": "fold"})  # fmt: skip
+    refused("test_split: found 'test'; column split of .* has train, val", tmp_path, "parquet", path=path,
+            columns=wrong, test_split="test")  # fmt: skip
+    assert np.array_equal(fetch(tmp_path, "parquet", path=path, columns=wrong).test.pixels, PIXELS[6:10])
+    write_parquet(tmp_path / "test.parquet", PIXELS[10:14], [0, 1] * 2)
+    refused(r"columns.split: found 'split'; .*test\.parquet has the test images, allowed: null", tmp_path, "parquet",
+            columns=wrong)  # fmt: skip
+    path.unlink()
+    (tmp_path / "test.parquet").unlink()
+    write_parquet(path, PIXELS[:20], [0, 1] * 10, split=["train"] * 10 + [None] * 10)
+    data = fetch(tmp_path, "parquet", path=path, columns=wrong)
+    assert (len(data.train), len(data.test)) == (8, 2)  # of the rows that train a fifth of each class is held out
+    assert [note for note in texts(data.notes) if note.startswith("10 rows") and "are of no split" in note]
 
 
 def test_for_notes_no_column_of_images_or_lists_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

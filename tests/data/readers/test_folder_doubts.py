@@ -143,7 +143,7 @@ def test_pixels_in_the_cells_of_a_table_are_told(tmp_path: Path) -> None:
                 tmp_path, "table", path=tmp_path / "t.csv")  # fmt: skip
     (tmp_path / "0.png").write_bytes(png(P[0]))
     (tmp_path / "t.csv").write_text("0,1,2\n0.png,a,7\n")  # as pandas writes columns without names
-    refused("no column of images; it has 0, 1, 2: name one in data.columns.image, 0 say", tmp_path, "table",
+    refused("no column of images; it has 0, 1, 2: name one in data.columns.image, such as 0", tmp_path, "table",
             path=tmp_path / "t.csv")  # fmt: skip
     (tmp_path / "t.csv").write_text(",".join(["label", *(f"p{k}" for k in range(784))]) + "\n")
     refused(r"it has label, p0, .*, p18 and 765 more: pixels", tmp_path, "table", path=tmp_path / "t.csv")

@@ -205,7 +205,7 @@ def test_clients_may_have_test_images_of_their_own(tmp_path):
 def test_a_table_beside_images_without_classes_is_told(tmp_path):
     put(tmp_path, {f"train/{k}.png": image for k, image in enumerate(pictures(3))})
     (tmp_path / "train/metadata.csv").write_text("file_name,label\n0.png,a\n")
-    told = "train/metadata.csv is not read; data.name=table reads a CSV file and the images that it names"
+    told = "train/metadata.csv is not read; data.name=table reads a CSV or JSON Lines file and the images that it names"
     assert told in texts(fetch(tmp_path, "imagefolder").notes)
     put(tmp_path, tree_of({"train/a": 2, "test/a": 1}))
     assert told not in texts(fetch(tmp_path, "imagefolder").notes)  # folders are the classes

@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "short": ("file,label\nscans/0.png\n", r"line 2 of .*t\.csv has 1 cells, its first 2"),
     "none": (
         "what,label\nscans/0.png,1\n",
-        r"has no column of images; it has what, label: name one in data\.columns\.image, what say",
+        r"has no column of images; it has what, label: name one in data\.columns\.image, such as what",
     ),
     "no image": (
         "file,label\nx.png,1\n",
@@ -207,7 +207,7 @@ def test_other_files_and_folders_are_one_line(pets: Path, tmp_path: Path) -> Non
     wrong = {"path": pets, "columns": {"client": "ward"}}
     refused(r"data\.columns\.client: found 'ward'; .* has the columns file, label", tmp_path, "table", **wrong)
     (tmp_path / "x.xlsx").write_bytes(b"x")
-    refused(r"x\.xlsx is no \.csv or \.tsv file; save it as CSV", tmp_path, "table", path=tmp_path / "x.xlsx")
+    refused(r"x\.xlsx is no \.csv, \.tsv or \.jsonl file; save it as CSV", tmp_path, "table", path=tmp_path / "x.xlsx")
     for name in ("parquet", "imagefolder"):
         refused(r"; data\.name=table reads it, and the images that it names", tmp_path, name, path=pets)
 

@@ -15,7 +15,7 @@ from typing import Literal
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.readers.column_values import Unnamed
-from rayfed_ssl.data.readers.parquet.source import Columns
+from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.split_names import split_named
 
 USUAL = {"image": ("images", "x", "data"), "label": ("labels", "y"), "client": (), "group": ()}

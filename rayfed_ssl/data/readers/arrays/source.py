@@ -46,8 +46,8 @@ from rayfed_ssl.data.readers.column_values import (
     numbered,
     whose_values,
 )
+from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.ownership import ungrouped
-from rayfed_ssl.data.readers.parquet.source import Columns
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.walking import of_container
 

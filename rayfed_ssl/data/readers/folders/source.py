@@ -221,7 +221,7 @@ def _unread_tables(path: Path, folder: Path, key: str) -> list[Line]:
     """A line on tables beside the images, in ``path`` or in ``folder`` below it, which may hold their labels."""
     entries = {entry for place in (path, folder) for entry in place.iterdir() if entry.suffix.lower() in TABLES}
     names = sorted(str(entry.relative_to(path)) for entry in entries)
-    told = f"{some(names)} is not read; {key}.name=table reads a CSV file and the images that it names"
+    told = f"{some(names)} is not read; {key}.name=table reads a CSV or JSON Lines file and the images that it names"
     return [told] if names else []
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.data.images import Source
-from rayfed_ssl.data.readers.parquet.source import Columns, parquet_source
+from rayfed_ssl.data.readers.columns import Columns
+from rayfed_ssl.data.readers.parquet.source import parquet_source
 
 
 def hub_source(

@@ -14,23 +14,23 @@ which they are), in one or several parts, there or in its ``data/`` folder or in
 there are none of a test split, a fixed fifth per class of all rows (always the same one) becomes the test split, while
 all images without a label train. Other Parquet files, such as those of ``validation`` beside ``test``, are not used,
 with a note;
-``data.test_split: validation`` takes them for the test.
+``data.test_split: validation`` takes them for the test. Where there are no files of a test split, a column may say
+which rows train and which test (``data.columns.split``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from shlex import quote
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import model_validator
 
 from rayfed_ssl.base.notes import Note
-from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Payload, Source
 from rayfed_ssl.data.readers import one_hot, split_column
@@ -38,7 +38,6 @@ from rayfed_ssl.data.readers.column_values import (
     Empty,
     Unnamed,
     Values,
-    count_likely_labels,
     encoded_images,
     is_text,
     label_texts,
@@ -48,58 +47,41 @@ from rayfed_ssl.data.readers.column_values import (
     numbered,
     of_text_or_numbers,
     plain,
+    text_values,
     whose_values,
 )
-from rayfed_ssl.data.readers.ownership import bare, is_group, ungrouped
+from rayfed_ssl.data.readers.columns import LABEL_COLUMNS, Columns, column_named, unread_columns
+from rayfed_ssl.data.readers.ownership import bare
 from rayfed_ssl.data.readers.parquet.files import few_rows, other_tests, parts_of, readable, unused
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.walking import FROM_TABLE
 
 IMAGE_COLUMNS = ("img", "image")
-LABEL_COLUMNS = ("label", "labels", "fine_label")
-OF_IMAGES = {  # columns that say nothing but what an image is, as ``bare`` writes them
-    *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
-    *("width", "height", "size", "split"),
-}
-PATHS = {"path", "imagepath", "file", "filename", "filepath", "imagefile", "imagename"}  # likewise, of files
-MOST_UNREAD = 10  # columns that are named
+PATHS = {
+    "path",
+    "imagepath",
+    "file",
+    "filename",
+    "filepath",
+    "imagefile",
+    "imagename",
+}  # columns of files, as ``bare`` writes them
 
 
-class Columns(Block):
-    """Which columns of Parquet or of a table hold what, or which arrays. Of ``arrays`` a name is an array's own, or
-    what stands beside its split, as ``scans`` of ``train_scans`` and ``test_scans``.
-    """
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows of a file, by their sorted numbers; None: all of them."""
 
-    image: str | None = None
-    """The images; null: ``img`` or ``image``, of ``arrays`` ``images``, ``x`` or ``data``, of a ``table`` also
-    ``file``, ``filename``, ``path``, ``image_id``, .. or ``id``.
-    """
-    label: str | tuple[str, ...] | Literal[False] | None = None
-    """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
-    ``fine_label``, of ``arrays`` ``labels`` or ``y``, where there is one; false: none is read, and all images are
-    unlabelled. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no label. A list names
-    columns that are a class each, with a 1 for its images, as ``[MEL,NV,BCC]``; not of ``arrays``. Several labels per
-    image and targets of a regression are not measured.
-    """
-    client: str | None = None
-    """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
-    group: str | None = None
-    """Whom or what an image shows, such as the patient, as text or integers: images of one are held out together, for
-    tests and by ``evaluation.select``; null: each image alone. Files of test images need no such column.
-    """
-    split: str | None = None
-    """Of one ``table``: which images train and which test, as ``train``, ``test`` or ``val``; null: a fifth of each
-    class tests.
-    """
+    file: Path
+    rows: NDArray[np.int64] | None = None
 
-    @model_validator(mode="after")
-    def _several_classes(self) -> Columns:
-        """A list of labels names columns, each once."""
-        if isinstance(self.label, tuple) and (len(self.label) < 2 or len({*self.label}) < len(self.label)):
-            raise ValueError(
-                f"label: found {printable(list(self.label), 120)}; a list names two columns or more, each once"
-            )
-        return self
+    def of(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """These rows of a column of the file."""
+        return column if self.rows is None else column.take(pa.array(self.rows))
+
+    def count(self, all_rows: int) -> int:
+        """How many rows these are, in a file of ``all_rows``."""
+        return all_rows if self.rows is None else len(self.rows)
 
 
 def parquet_source(
@@ -119,15 +101,17 @@ def parquet_source(
         UserError: no training images, missing columns, unreadable files, no files of ``test_split``.
     """
     columns, shown, single = columns or Columns(), shown or printable(path), path.is_file()
-    if columns.split is not None:
-        raise UserError(f"{key}.columns.split: found a value; Parquet has a file for each split, allowed: null")
-    parts = parts_of(path, key, shown, test_split)
+    files = parts_of(path, key, shown, None if columns.split is not None else test_split)
     others: list[Note | str] = (
-        [] if single else [*unused(path, parts, key, _other_tests(path, parts, columns, key, shown))]
+        [] if single else [*unused(path, files, key, _other_tests(path, files, columns, key, shown))]
     )
+    parts = {split: [Part(file) for file in found] for split, found in files.items()}
+    if columns.split is not None:
+        parts, told = _split(files, columns.split, test_split, key)
+        others += told
     if undivided := not parts["test"]:
         parts["test"] = parts["train"]
-    number = "one Parquet file" if len(parts["train"]) == 1 else f"{len(parts['train'])} Parquet files"
+    number = "one Parquet file" if len(files["train"]) == 1 else f"{len(files['train'])} Parquet files"
     splits = RowSplits(
         lambda: _read_beside(parts, columns, key),
         lambda split, chosen: _rows(parts[split], chosen, columns, key),
@@ -135,15 +119,54 @@ def parquet_source(
         limits,
         key,
     )
-    if key == "data" and parts["train"][0].is_file():
-        others += _unread(parts["train"][0], columns, undivided, key)
+    if key == "data" and files["train"][0].is_file():
+        others += _unread(files["train"][0], columns, undivided, key)
     return Source(
-        tuple(dict.fromkeys(parts["train"] + parts["test"])),
+        tuple(dict.fromkeys(files["train"] + files["test"])),
         splits.listing,
         notes=others,
-        check=lambda: splits.check(shown, printable(parts["test"][0])),
+        check=lambda: splits.check(shown, printable(parts["test"][0].file)),
         alone=splits.alone if undivided and not single else None,
     )
+
+
+def _split(
+    files: Mapping[str, list[Path]], wanted: str, test_split: str | None, key: str
+) -> tuple[dict[str, list[Part]], list[str]]:
+    """The rows of each split that a column of the training files says, and lines on rows that are not used. Raises
+    UserError.
+    """
+    if files["test"]:
+        raise UserError(
+            f"{key}.columns.split: found {printable(repr(wanted))}; {printable(files['test'][0])} has the test images, "
+            "allowed: null"
+        )
+    cells, ends = list[str](), [0]
+    for file in files["train"]:
+        cells += read_split_cells(file, wanted, key)
+        ends.append(len(cells))
+    more = f" and {len(files['train']) - 1} more" if len(files["train"]) > 1 else ""
+    shown = f"{printable(files['train'][0])}{more}"
+    rows, notes = split_column.rows_of_splits(cells, wanted, shown, test_split, key)
+    parts = dict[str, list[Part]]()
+    for split in ("train", "test"):
+        mine = np.array(rows.get(split, ()), np.int64)
+        own = [mine[(mine >= low) & (mine < high)] - low for low, high in pairwise(ends)]
+        parts[split] = [Part(file, part) for file, part in zip(files["train"], own, strict=True) if len(part)]
+    return parts, notes
+
+
+def read_split_cells(file: Path, wanted: str, key: str) -> list[str]:
+    """The cells of the column of splits, "" where one is null or blank. Raises UserError."""
+    with readable(file, key) as opened:
+        name = column_named(opened.schema_arrow, wanted, (), "split", file, key)
+        column = plain(opened.read(columns=[name]).column(name))
+    if not is_text(column.type):
+        raise UserError(
+            f"{key}.columns.split: column {printable(name)} of {printable(file)} is of type {printable(column.type)}; "
+            "splits are text: train, test or val"
+        )
+    return [cell or "" for cell in text_values(column)[0].to_pylist()]
 
 
 def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note | str]:
@@ -157,73 +180,6 @@ def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note |
                 yield from (b.column(0) for b in opened.iter_batches(columns=[name]) if b.num_columns == 1)
 
         return unread_columns(names, columns, single, key, IMAGE_COLUMNS, LABEL_COLUMNS, values)
-
-
-def unread_columns(
-    names: Sequence[str],
-    columns: Columns,
-    single: bool,
-    key: str,
-    images: Sequence[str],
-    labels: Sequence[str],
-    values: Callable[[str], Iterable[pa.Array]],
-    split_key: str = "",
-) -> list[Note | str]:
-    """Lines on columns that are not read: one that seems to be a group, and those that may be what a key without a
-    value names; where no labels are read, also which of them look like labels.
-
-    Args:
-        images, labels: the columns that are taken for these where no key names one, the first that is there.
-        values: the values of a column, in parts.
-        split_key: the key that names a column of splits; "" where none does.
-    """
-    others = [name for name in names if name != columns.image]
-    group = next(iter(ungrouped(others, single, key)), None) if columns.group is None else None
-    asked = [what for what in ("label", *NAMED) if getattr(columns, what) is None]
-    named = columns.label if isinstance(columns.label, tuple) else (columns.label,)
-    read = {columns.image, *named, columns.client, columns.group, columns.split}
-    for wanted, usual in ((columns.image, images), (columns.label, labels)):
-        if wanted is None:
-            read.add(next((name for name in usual if name in names), None))
-        elif wanted is False:
-            read.update(usual)
-    if group is not None:
-        read.add(next(name for name in others if is_group(name)))
-    left = [
-        name
-        for name in names
-        if name not in read and bare(name) not in OF_IMAGES and not name.startswith("__index_level_")
-    ]
-    shown = [printable(name, 40) for name in left]
-    notes: list[Note | str] = []
-    if single and columns.split is None:
-        notes += split_column.advice([name for name in names if name not in read], values, split_key)
-    notes += [] if group is None else [group]
-    if shown and asked:
-        more = f" and {len(shown) - MOST_UNREAD} more" if len(shown) > MOST_UNREAD else ""
-        are = f"column {shown[0]} is" if len(shown) == 1 else f"columns {', '.join(shown[:MOST_UNREAD])}{more} are"
-        say = "says which is" if len(asked) == 1 else "say which are"
-        unlabelled = columns.label is None and not any(name in names for name in labels)
-        likely = _likely_labels(left, values, key) if unlabelled else ""
-        notes.append(f"{are} not read; {key}.columns.{', .'.join(asked)} {say}{likely}")
-    return notes
-
-
-def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]], key: str) -> str:
-    """Which of these columns look like a class each, or which of the first of them like labels, and the key that reads
-    them; "" where none does.
-    """
-    classes = one_hot.likely_classes(names, values, key)
-    counts = {name: count for name in names[:MOST_UNREAD] if (count := count_likely_labels(values(name)))}
-    if classes and (classes.certain or not counts.keys() - {*classes.names}):
-        return f"; {classes.advice}"
-    if classes and len(classes.names) > 2:
-        counts = {name: count for name, count in counts.items() if name not in classes.names}
-    if not counts:
-        return ""
-    told = [f"{printable(name, 40)} ({count} values)" for name, count in list(counts.items())[:3]]
-    asked = quote(f"{key}.columns.label={printable(next(iter(counts)))}")
-    return f"; {' or '.join(told)} may be the labels: {asked}"
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
@@ -245,24 +201,6 @@ def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key
 # -- which columns -----------------------------------------------------------------------------------------------------
 
 
-def column_named(
-    schema: pa.Schema, wanted: str | Literal[False] | None, usual: tuple[str, ...], what: str, file: Path, key: str
-) -> str:
-    """The column ``wanted``, or the first of the usual names; "" where none of these is there, and for false. Raises
-    UserError."""
-    if wanted is False:
-        return ""
-    has = printable(", ".join(schema.names)) or "none"
-    if wanted is not None and wanted not in schema.names:
-        raise UserError(
-            f"{key}.columns.{what}: found {printable(repr(wanted))}; {printable(file)} has the columns {has}"
-        )
-    name = wanted if wanted is not None else next((name for name in usual if name in schema.names), "")
-    if name and schema.names.count(name) > 1:
-        raise UserError(f"{key}.path: {printable(file)} has the column {printable(name)} twice; it has {has}")
-    return name
-
-
 def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> str:
     name = column_named(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
     if not name:
@@ -277,31 +215,31 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
     return name
 
 
-def _read_beside(parts: dict[str, list[Path]], columns: Columns, key: str) -> Beside:
+def _read_beside(parts: Mapping[str, list[Part]], columns: Columns, key: str) -> Beside:
     """What lies beside the images of both splits; sorted text of both together are the classes."""
     found = {
         name: [
-            (*_read_labels(file, columns, key), _read_names(file, columns, key, file in parts["train"]))
-            for file in files
+            (*_read_labels(part, columns, key), _read_names(part, columns, key, part in parts["train"]))
+            for part in mine
         ]
-        for name, files in parts.items()
+        for name, mine in parts.items()
     }
     texts = label_texts([labels for rows in found.values() for labels, *_ in rows])
-    splits, empty = {}, dict[tuple[Path, str], Empty]()
+    splits, empty = {}, dict[tuple[Part, str], Empty]()
     for name, rows in found.items():
         labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, *_ in rows)]
         beside = {what: [value for *_, named in rows for value in named[what][0]] for what in NAMED}
-        for file, (_, no_labels, named) in zip(parts[name], rows, strict=True):
-            empty[file, NO_LABEL] = no_labels
-            empty |= {(file, f"{what}: {meaning}"): named[what][1] for what, meaning in NAMED.items()}
+        for part, (_, no_labels, named) in zip(parts[name], rows, strict=True):
+            empty[part, NO_LABEL] = no_labels
+            empty |= {(part, f"{what}: {meaning}"): named[what][1] for what, meaning in NAMED.items()}
         given = {what: values for what, values in beside.items() if getattr(columns, what) is not None}
         splits[name] = Rows(np.concatenate(labels), given.get("client"), given.get("group"))
     meant: dict[str, Empty] = {}
     for (_, meaning), cells in empty.items():
         meant[meaning] = meant.get(meaning, Empty()) + cells
-    names = None if texts else _class_names(parts["train"][0], splits, columns, key)
-    files = {file: labels for name, rows in found.items() for file, (labels, *_) in zip(parts[name], rows, strict=True)}
-    several = one_hot.count_several(files.values(), columns.label) if isinstance(columns.label, tuple) else 0
+    names = None if texts else _class_names(parts["train"][0].file, splits, columns, key)
+    once = {part: labels for name, rows in found.items() for part, (labels, *_) in zip(parts[name], rows, strict=True)}
+    several = one_hot.count_several(once.values(), columns.label) if isinstance(columns.label, tuple) else 0
     return Beside(splits, texts, names, meant, several)
 
 
@@ -311,44 +249,48 @@ def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
     Raises:
         UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.
     """
-    return _read_labels(file, columns, key)[0]
+    return _read_labels(Part(file), columns, key)[0]
 
 
-def _read_labels(file: Path, columns: Columns, key: str) -> tuple[pa.Array, Empty]:
-    """A file's labels, and the cells without one."""
+def _read_labels(part: Part, columns: Columns, key: str) -> tuple[pa.Array, Empty]:
+    """The labels of a file's rows, and the cells without one."""
+    file = part.file
     with readable(file, key) as opened:
         schema = opened.schema_arrow
         image_column(schema, columns, file, key)
         if isinstance(columns.label, tuple):
             names = [column_named(schema, name, (), "label", file, key) for name in columns.label]
             read = opened.read(columns=names)
-            labels = one_hot.labels_of({name: plain(read.column(name)) for name in names}, printable(file), key)
+            labels = one_hot.labels_of(
+                {name: plain(part.of(read.column(name))) for name in names}, printable(file), key
+            )
             return labels, Empty(labels.null_count, labels.null_count)
         name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
         if not name or pa.types.is_null(schema.field(name).type):
-            rows = opened.metadata.num_rows
+            rows = part.count(opened.metadata.num_rows)
             return pa.array(np.full(rows, -1, np.int64)), Empty(all=rows if name else 0)
-        column = plain(opened.read(columns=[name]).column(name))
+        column = plain(part.of(opened.read(columns=[name]).column(name)))
     return label_values(column, f"column {printable(name)} of {printable(file)}", key)
 
 
-def _read_names(file: Path, columns: Columns, key: str, trains: bool) -> dict[str, tuple[Values, Empty]]:
+def _read_names(part: Part, columns: Columns, key: str, trains: bool) -> dict[str, tuple[Values, Empty]]:
     """Of the client and the group column the values, and the cells without one; nothing of one that is not named. Who
     test images show may be unknown: nobody is held out of them.
     """
     return {
-        what: _read_named(file, getattr(columns, what), what, key, what == "group" and not trains) for what in NAMED
+        what: _read_named(part, getattr(columns, what), what, key, what == "group" and not trains) for what in NAMED
     }
 
 
-def _read_named(file: Path, wanted: str | None, what: str, key: str, optional: bool) -> tuple[Values, Empty]:
+def _read_named(part: Part, wanted: str | None, what: str, key: str, optional: bool) -> tuple[Values, Empty]:
     if wanted is None:
         return [], Empty()
+    file = part.file
     with readable(file, key) as opened:
         if optional and wanted not in opened.schema_arrow.names:
-            return [None] * opened.metadata.num_rows, Empty()
+            return [None] * part.count(opened.metadata.num_rows), Empty()
         name = column_named(opened.schema_arrow, wanted, (), what, file, key)
-        column = plain(opened.read(columns=[name]).column(name))
+        column = plain(part.of(opened.read(columns=[name]).column(name)))
     return whose_values(column, what, f"column {printable(name)} of {printable(file)}", key)
 
 
@@ -381,20 +323,24 @@ def class_names(file: Path, columns: Columns, key: str) -> tuple[str, ...] | Non
 # -- the images --------------------------------------------------------------------------------------------------------
 
 
-def _rows(files: list[Path], chosen: NDArray[np.int64], columns: Columns, key: str) -> Iterator[tuple[str, Payload]]:
-    """The images at the row numbers ``chosen`` (sorted, counted through all files), read a few at a time."""
-    start = 0
-    for file in files:
+def _rows(parts: list[Part], chosen: NDArray[np.int64], columns: Columns, key: str) -> Iterator[tuple[str, Payload]]:
+    """The images at the row numbers ``chosen`` (sorted, counted through all parts), read a few at a time."""
+    first = 0
+    for part in parts:
+        file = part.file
         with readable(file, key) as opened:
             name = image_column(opened.schema_arrow, columns, file, key)
             encoded = encoded_images(opened.metadata, name, f"column {printable(name)} of {printable(file)}", key)
-            first = start
-            for batch in few_rows(opened, [name]):
-                low, high = np.searchsorted(chosen, (start, start + len(batch)))
-                rows = chosen[low:high]
+            count = part.count(opened.metadata.num_rows)
+            mine = chosen[slice(*np.searchsorted(chosen, (first, first + count)))] - first
+            wanted = mine if part.rows is None else part.rows[mine]
+            start = 0
+            for batch in few_rows(opened, [name]) if len(wanted) else ():
+                rows = wanted[slice(*np.searchsorted(wanted, (start, start + len(batch))))]
                 images = encoded(batch.column(name)).take(pa.array(rows - start)) if len(rows) else pa.nulls(0)
                 for row, payload in zip(rows, images.to_pylist(), strict=True):
-                    yield f"{file} row {row - first}", payload
+                    yield f"{file} row {row}", payload
                 start += len(batch)
-                if start > chosen.max(initial=-1):
-                    return
+                if start > wanted[-1]:
+                    break
+        first += count

@@ -1,1 +1,1 @@
-"""CSV and TSV files that name image files (``data.name: table``)."""
+"""CSV, TSV and JSON Lines files that name image files (``data.name: table``)."""

@@ -1,8 +1,9 @@
-"""The cells of a CSV or TSV file, and what a column of them holds.
+"""The cells of a CSV, TSV or JSON Lines file, and what a column of them holds.
 
 The first line that is not blank names the columns, in UTF-8, with or without a byte-order mark. Cells are separated by
 commas, semicolons or tabs, whichever that line has most of outside of quotes; Excel's line ``sep=;`` says it, too. Rows
-without any text are left out.
+without any text are left out. In a ``.jsonl`` file every line is a JSON object: a row, whose keys name the columns. A
+key that is not there, or null, is an empty cell; numbers, true, false, lists and objects are read as JSON writes them.
 
 Shape legend: n rows.
 """
@@ -10,6 +11,7 @@ Shape legend: n rows.
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.base.text import composed, in_one_line, printable
 
 DELIMITERS = ",;\t"
 LONGEST_CELL = 2**20
@@ -66,6 +68,8 @@ class CellTable:
 def read_table(file: Path, key: str) -> CellTable:
     """The table. Raises UserError for what is none, and for a row with other cells than the first has."""
     shown = printable(file)
+    if file.suffix.lower() == ".jsonl":
+        return _json_lines(file, key)
     before = csv.field_size_limit(LONGEST_CELL)
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
@@ -89,6 +93,44 @@ def read_table(file: Path, key: str) -> CellTable:
         if len(row) != len(names):
             raise UserError(f"{key}.path: line {line} of {shown} has {len(row)} cells, its first {len(names)}")
     return CellTable(file, names, rows[1:], lines[1:])
+
+
+def _json_lines(file: Path, key: str) -> CellTable:
+    """The table whose rows are objects. Raises UserError."""
+    shown, found, lines = printable(file), list[dict[str, str]](), list[int]()
+    try:
+        with file.open(encoding="utf-8-sig") as opened:
+            for number, line in enumerate(opened, 1):
+                if line.strip():
+                    found.append(_object(line, f"{key}.path: line {number} of {shown}"))
+                    lines.append(number)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{key}.path: {shown} is not UTF-8 ({error.reason}); save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{key}.path: {shown} cannot be read ({error.strerror})") from None
+    if not found:
+        raise UserError(f"{key}.path: {shown} is empty; each of its lines is an image, as a JSON object")
+    names = tuple(dict.fromkeys(name for row in found for name in row))
+    return CellTable(file, names, [[row.get(name, "") for name in names] for row in found], lines)
+
+
+def _object(line: str, where: str) -> dict[str, str]:
+    """The cells of a row by their columns. Raises UserError, which begins with ``where``."""
+    try:
+        found = json.loads(line)
+        if not isinstance(found, dict):
+            raise UserError(f"{where} is {printable(line.strip(), 40)}; allowed: a JSON object")
+        cells = {composed(name.strip()): _as_cell(value) for name, value in found.items()}
+        "".join((*cells, *cells.values())).encode()
+    except (ValueError, RecursionError) as error:  # half a surrogate pair is no text, though JSON may escape it
+        raise UserError(f"{where} is no JSON object ({in_one_line(error)})") from None
+    return cells
+
+
+def _as_cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _delimiter(lines: Iterable[str]) -> tuple[str, bool]:

@@ -1,8 +1,10 @@
-"""Images that a table names: a CSV or TSV file with a row per image, beside the image files or above them.
+"""Images that a table names: a CSV, TSV or JSON Lines file with a row per image, beside the image files or
+above them.
 
 ``path`` is the table, or a folder with ``train.csv`` and ``test.csv`` (or ``validation.csv``, ``val.csv``,
-``valid.csv``), or one with ``train/metadata.csv`` and ``test/metadata.csv``, and the images of each below its own
-folder. Without a table of test images a fixed fifth of each class is held out, as of one Parquet file.
+``valid.csv``), or one with ``train/metadata.csv`` and ``test/metadata.csv`` (or ``metadata.jsonl``), and the
+images of each below its own folder. Without a table of test images a fixed fifth of each class is held out, as of one
+Parquet file.
 ``data.columns`` says what a column means; ``tables.cells`` says how files and cells are read, ``tables.images`` how the
 image of a row is found. A row whose image is not there is one that cannot be decoded. Image files in no row are not
 read, with a note.
@@ -30,8 +32,8 @@ from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.images import Payload, Source
 from rayfed_ssl.data.readers import one_hot, split_column
 from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, label_texts, label_values, no_labels, numbered
+from rayfed_ssl.data.readers.columns import LABEL_COLUMNS, Columns, column_named, unread_columns
 from rayfed_ssl.data.readers.ownership import bare
-from rayfed_ssl.data.readers.parquet.source import LABEL_COLUMNS, Columns, column_named, unread_columns
 from rayfed_ssl.data.readers.split_names import TEST_NAMES, split_folders
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.tables.cells import CellTable, read_table, typed
@@ -46,7 +48,7 @@ IMAGE_COLUMNS = (
 TESTS = (*TEST_NAMES, "testing", "valid")  # tables of test images: the first that is there
 PIXELS = re.compile(r"(pixel|px|p)?[ _-]?[0-9]+|[0-9]+x[0-9]+", re.IGNORECASE)  # columns of one pixel each
 MOST_LISTED = 20  # columns
-METADATA = "metadata.csv"  # of a split's folder, as in image folders of the Hugging Face Hub
+METADATA = ("metadata.csv", "metadata.jsonl")  # of a split's folder, as in image folders of the Hugging Face Hub
 
 
 def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict[str, Path], list[str]]:
@@ -80,7 +82,7 @@ def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict
 
 def _tables_in(path: Path, key: str) -> dict[str, Path]:
     """The tables in a folder by their names in small letters, without suffix; where none of them is ``train``, those
-    called ``METADATA`` in the folders of its splits, by split, if one trains. Raises UserError.
+    of ``METADATA`` in the folders of its splits, by split, if one trains. Raises UserError.
     """
     shown = printable(path)
     try:
@@ -93,8 +95,8 @@ def _tables_in(path: Path, key: str) -> dict[str, Path]:
             two = f"{printable(before.name)} and {printable(file.name)}"
             raise UserError(f"{key}.path: {shown} has {two}; allowed: one table of a name")
     if "train" not in found:
-        within = {split: folder / METADATA for split, folder in split_folders(path, key).items()}
-        within = {split: file for split, file in within.items() if file.is_file()}
+        places = [(split, folder / name) for split, folder in split_folders(path, key).items() for name in METADATA]
+        within = {split: file for split, file in reversed(places) if file.is_file()}  # the first name of a split
         found = within if "train" in within else found
     return found
 
@@ -157,8 +159,8 @@ def table_source(
     if key == "data":
         labels = [*label_columns(first.table, columns, key)]
         names = [name for name in first.table.names if name]
-        by_key, single = f"{key}.columns.split", "test" not in found
-        notes += unread_columns(names, columns, single, key, [first.image], labels, first.table.parts, by_key)
+        single = "test" not in found
+        notes += unread_columns(names, columns, single, key, [first.image], labels, first.table.parts)
     tests = splits["test"].table.shown
     return Source(
         tuple(dict.fromkeys(files)),
@@ -192,7 +194,7 @@ def _split(
 ) -> tuple[dict[str, Named], list[str]]:
     """The splits that a column of one table says, and lines on rows that are not used. Raises UserError."""
     whole = found["train"]
-    name = _column(whole.table, wanted, (), "split", key)
+    name = named_column(whole.table, wanted, (), "split", key)
     if "test" in found:
         raise UserError(
             f"{key}.columns.split: found {printable(repr(wanted))}; {found['test'].table.shown} has the test images, "
@@ -238,7 +240,7 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
     where none does.
     """
     usual = [name for wanted in IMAGE_COLUMNS for name in table.names if bare(name) == wanted]
-    wanted = _column(table, columns.image, usual, "image", key)
+    wanted = named_column(table, columns.image, usual, "image", key)
     lines = [table.line(row) for row in range(len(table.rows))]
     for find in (places.find_all, places.find_below):  # a column that needs no cut comes before one that does
         for name in [wanted] if columns.image is not None else usual:
@@ -252,7 +254,7 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
             raise UserError(
                 f"{problem}pixels in cells are not read; write them as an array: {key}.name=arrays reads it"
             )
-        say = f", {printable(other)} say" if other else ""
+        say = f", such as {printable(other)}" if other else ""
         raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image{say}", {"image": other or "COLUMN"})
     hint = f"; column {printable(other)} does: {key}.columns.image={printable(other)}" if other else ""
     named = columns.image is not None or len(usual) == 1
@@ -290,13 +292,16 @@ def _pixels(table: CellTable) -> bool:
 def label_columns(table: CellTable, columns: Columns, key: str) -> tuple[str, ...]:
     """The column of labels, or those that are a class each; none where there is none. Raises UserError."""
     if isinstance(columns.label, tuple):
-        return tuple(_column(table, name, (), "label", key) for name in columns.label)
+        return tuple(named_column(table, name, (), "label", key) for name in columns.label)
     usual = [name for wanted in LABEL_COLUMNS for name in table.names if bare(name) == bare(wanted)]
-    name = _column(table, columns.label, usual, "label", key)
+    name = named_column(table, columns.label, usual, "label", key)
     return (name,) if name else ()
 
 
-def _column(table: CellTable, wanted: str | Literal[False] | None, usual: Sequence[str], what: str, key: str) -> str:
+def named_column(
+    table: CellTable, wanted: str | Literal[False] | None, usual: Sequence[str], what: str, key: str
+) -> str:
+    """The column ``wanted``, or the first of the usual names; "" where none of these is there. Raises UserError."""
     schema = pa.schema([(name, pa.string()) for name in table.names if name])
     given = composed(wanted.strip()) if isinstance(wanted, str) else wanted
     return column_named(schema, given, tuple(usual), what, table.file, key)
@@ -382,7 +387,7 @@ def _whose(tables: Sequence[CellTable], wanted: str | None, what: str, key: str)
     cells = []
     for number, table in enumerate(tables):
         unasked = what == "group" and number and composed(wanted.strip()) not in table.names
-        cells.append([""] * len(table.rows) if unasked else table.cells(_column(table, wanted, (), what, key)))
+        cells.append([""] * len(table.rows) if unasked else table.cells(named_column(table, wanted, (), what, key)))
     column, empty = typed([*chain.from_iterable(cells)])
     values: list[Values] = [part.to_pylist() for part in _parted(column.combine_chunks(), tables)]
     return values, Empty(empty, empty)
