@@ -51,6 +51,16 @@ def test_json_lines_are_tables(tmp_path: Path) -> None:
     assert len(fetch(tmp_path, "table", columns={"label": False}).train) == 2  # the CSV file where both are there
 
 
+def test_a_folder_of_json_lines_is_one_of_tables_unless_it_has_csv_files(tmp_path: Path) -> None:
+    images(tmp_path, [f"{k}.png" for k in range(6)])
+    for split, rows in (("train", range(4)), ("test", range(4, 6))):
+        (tmp_path / f"{split}.jsonl").write_text("".join(f'{{"file": "{k}.png"}}\n' for k in rows))
+    data = fetch(tmp_path, "table")
+    assert (len(data.train), len(data.test)) == (4, 2)
+    (tmp_path / "train.csv").write_text("file\n0.png\n1.png\n2.png\n3.png\n4.png\n")
+    assert len(fetch(tmp_path, "table").train) == 5
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -57,15 +57,8 @@ from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, Ro
 from rayfed_ssl.data.readers.walking import FROM_TABLE
 
 IMAGE_COLUMNS = ("img", "image")
-PATHS = {
-    "path",
-    "imagepath",
-    "file",
-    "filename",
-    "filepath",
-    "imagefile",
-    "imagename",
-}  # columns of files, as ``bare`` writes them
+# columns of files, as ``bare`` writes them
+PATHS = {"path", "imagepath", "file", "filename", "filepath", "imagefile", "imagename"}
 
 
 @dataclass(frozen=True, eq=False)

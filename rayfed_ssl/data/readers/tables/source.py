@@ -1,10 +1,9 @@
-"""Images that a table names: a CSV, TSV or JSON Lines file with a row per image, beside the image files or
-above them.
+"""Images that a table names: a CSV, TSV or JSON Lines file with a row per image, beside the image files or above them.
 
 ``path`` is the table, or a folder with ``train.csv`` and ``test.csv`` (or ``validation.csv``, ``val.csv``,
-``valid.csv``), or one with ``train/metadata.csv`` and ``test/metadata.csv`` (or ``metadata.jsonl``), and the
-images of each below its own folder. Without a table of test images a fixed fifth of each class is held out, as of one
-Parquet file.
+``valid.csv``; JSON Lines where there is no such file at all), or one with ``train/metadata.csv`` and
+``test/metadata.csv`` (or ``metadata.jsonl``), and the images of each below its own folder. Without a table of test
+images a fixed fifth of each class is held out, as of one Parquet file.
 ``data.columns`` says what a column means; ``tables.cells`` says how files and cells are read, ``tables.images`` how the
 image of a row is found. A row whose image is not there is one that cannot be decoded. Image files in no row are not
 read, with a note.
@@ -38,7 +37,7 @@ from rayfed_ssl.data.readers.split_names import TEST_NAMES, split_folders
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.tables.cells import CellTable, read_table, typed
 from rayfed_ssl.data.readers.tables.images import Places
-from rayfed_ssl.data.readers.walking import CSV
+from rayfed_ssl.data.readers.walking import CSV, READ_TABLES
 
 IMAGE_COLUMNS = (
     "image", "img", "file", "filename", "path", "filepath", "imagepath", "imagefile", "imagename", "imageid",
@@ -86,11 +85,11 @@ def _tables_in(path: Path, key: str) -> dict[str, Path]:
     """
     shown = printable(path)
     try:
-        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() in CSV and file.is_file()]
+        files = [file for file in sorted(path.iterdir()) if file.suffix.lower() in READ_TABLES and file.is_file()]
     except OSError as error:
         raise UserError(f"{key}.path: {shown} cannot be read ({error.strerror})") from None
     found: dict[str, Path] = {}
-    for file in files:
+    for file in [file for file in files if file.suffix.lower() in CSV] or files:
         if (before := found.setdefault(file.stem.lower(), file)) is not file:
             two = f"{printable(before.name)} and {printable(file.name)}"
             raise UserError(f"{key}.path: {shown} has {two}; allowed: one table of a name")
