@@ -53,7 +53,7 @@ def device_name(device: torch.device) -> str:
 class ProcessContext:
     """What one process keeps loaded: its device, a module per architecture, mapped images, what was published."""
 
-    def __init__(self, config: RunSettings, federation: Federation) -> None:
+    def __init__(self, config: RunSettings, federation: Federation, published: dict[str, Any] | None = None) -> None:
         torch.set_num_threads(config.resources.threads)
         self.config = config
         self.federation = federation
@@ -67,7 +67,7 @@ class ProcessContext:
         self.memory_format = torch.channels_last
         self.objective = build_objective(config.objective)
         self.recipe = config.augment.recipe()
-        self.published: dict[str, Any] = {}
+        self.published: dict[str, Any] = {} if published is None else published
         self.images_read = 0  # source images that went through the operation at work, once per pass
         self._initial = InitialWeights(config, federation)
         self._networks: dict[tuple[str, str, int | None], Network] = {}

@@ -46,8 +46,8 @@ def of_pixels(values: Mapping[str, float]) -> dict[str, float]:
 class Worker(ProcessContext):
     """A process's context, and the method whose clients run in it."""
 
-    def __init__(self, config: RunConfig, federation: Federation) -> None:
-        super().__init__(config, federation)
+    def __init__(self, config: RunConfig, federation: Federation, published: dict[str, Any] | None = None) -> None:
+        super().__init__(config, federation, published)
         self.method = METHODS[config.method.name]
         self.plugins = [(p, plugin_halves(p.name)[0]) for p in config.active_plugins]
 
