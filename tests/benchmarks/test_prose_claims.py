@@ -43,8 +43,8 @@ SENTENCES: list[tuple[str, Callable[[], bool]]] = [
     ("Held-out kNN hardly tells FedAvg+SC's two rates apart; over the smaller one FedSC is above by all three, too.",
      lambda: tables.verdict(tables.apart(RUNS, FAST_SC, SC, "select/knn")) == OPEN
      and words(FAST_FEDSC, SC) == [ABOVE] * 3),
-    ("With one class per client and method.alpha=share it is then above averaging with its loss by kNN and few-shot, on "
-     "the digits and on Fashion-MNIST; with five steps between exchanges it is not, on the digits.",
+    ("With one class per client and method.alpha=share it is then above averaging with its loss by kNN and few-shot, "
+     "on the digits and on Fashion-MNIST; with five steps between exchanges it is not, on the digits.",
      lambda: all(each["base"]["data"]["partition"] == {"name": "class_blocks", "classes": 1}
                  for each in (CLAIMS[DIGITS], CLAIM))
      and all(each["variants"][FEDSC]["method.alpha"] == "share" for each in (CLAIMS[DIGITS], CLAIM))
