@@ -213,11 +213,10 @@ def test_another_programs_command_finds_what_it_names(line: Line) -> None:
 
 
 KEYS = keys(RunConfig)
-FILES = (".json", ".yaml", ".parquet", ".csv", ".py", ".md", ".onnx", ".pt", ".pt2", ".safetensors")
+FILES = (".json", ".jsonl", ".yaml", ".parquet", ".csv", ".py", ".md", ".onnx", ".pt", ".pt2", ".safetensors")
 NAMES = {key.path for key in KEYS if "." not in key.path}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_keys_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
