@@ -20,6 +20,7 @@ import yaml
 from machine import described
 from processes import carry_out
 
+from rayfed_ssl.base.text import signed
 from rayfed_ssl.records.one_run import OneRun, read_run
 
 HERE = Path(__file__).resolve().parent
@@ -80,7 +81,7 @@ def table(lines: list[dict[str, Any]]) -> str:
         keys = ", ".join(f"`{key}={json.dumps(value)}`" for key, value in line["keys"].items()) or "the base's"
         cpu = "-" if line["cpu_minutes"] is None else format(line["cpu_minutes"], ".1f")
         minutes = f"{line['minutes']:.1f} ({cpu})"
-        held = f"{gain(line, 'select/knn'):+.3f}"
+        held = signed(gain(line, "select/knn"))
         cells = [line["data"], line["attempt"], keys, str(line["seed"]), *scores, held, minutes, line["commit"]]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)

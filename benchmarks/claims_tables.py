@@ -10,6 +10,7 @@ from typing import Any
 from boards.tables import NOT_RUN, number
 from claims import WORST, Line
 
+from rayfed_ssl.base.text import bounds, signed
 from rayfed_ssl.records.comparison import Difference, difference
 from rayfed_ssl.records.intervals import LEVEL
 from rayfed_ssl.records.significance import APART
@@ -131,8 +132,8 @@ def by_chance(intervals: int) -> str:
 def interval(found: Difference | None) -> str:
     if found is None:
         return "-"
-    text = f"{found.mean:+.3f}"
-    return text if found.low is None else f"{text} [{found.low:+.3f}, {found.high:+.3f}]"
+    text = signed(found.mean)
+    return text if found.low is None or found.high is None else f"{text} {bounds(found.low, found.high)}"
 
 
 def rows(cells: Sequence[Sequence[str]]) -> str:
@@ -186,7 +187,7 @@ def usefulness(runs: Runs, variants: Sequence[str]) -> str:
                 pair: also[f"fedlinked/A_{pair}"] for pair in ("1_0", "2_0", "0_1", "2_1")
             }  # of one target: G's ratios
             cells = [a["2_0"] / a["1_0"], a["2_1"] / a["0_1"], *(also[f"fedlinked/likeness_{pair}"] for pair in PAIRS)]
-            body.append([variant, str(seed), *(f"{cell:.2f}" for cell in cells)])
+            body.append([variant, str(seed), *(f"{cell:z.2f}" for cell in cells)])
     return rows([["variant", "seed", "G_02/G_01", "G_12/G_01", "likeness 01", "02", "12"], *body])
 
 

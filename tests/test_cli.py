@@ -603,6 +603,8 @@ def test_where_the_untrained_encoder_has_all_another_measure_is_advised() -> Non
 def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
     assert accuracy_text(0.5) == "0.500"
     assert accuracy_text(None) == "-"
+    assert accuracy_text(-0.0002) == "0.000"  # as an adjusted Rand index may be
+    assert accuracy_text({"0": -0.0004, "1": -0.0002}) == "0.000 (0.000 to 0.000)"
     assert accuracy_text({"0": 0.25, "1": 0.75, "2": None}) == "0.500 (0.250 to 0.750)"
     table = accuracy_table(
         {"accuracy": {"knn": None}, "best": {}, "untrained": {"knn": 0.1}, "pixels": {}}

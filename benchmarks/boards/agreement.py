@@ -11,6 +11,7 @@ from scipy.stats import kendalltau
 
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from boards.tables import NAMES, SPLITS, Seeds, of_table, over
+from rayfed_ssl.base.text import signed
 
 LEAST_COMMON = 5  # methods that two tables have to share, to be compared
 
@@ -75,7 +76,7 @@ def _taus(one: Mapping[str, Sequence[float]], two: Mapping[str, Sequence[float]]
 
 
 def _shown(taus: Sequence[float]) -> str:
-    return " / ".join(f"{tau:+.2f}" for tau in taus)
+    return " / ".join(signed(tau, ".2f") for tau in taus)
 
 
 def kept_order(before: Mapping[str, Seeds], after: Mapping[str, Seeds], references: Sequence[str]) -> str:
@@ -89,6 +90,6 @@ def kept_order(before: Mapping[str, Seeds], after: Mapping[str, Seeds], referenc
         common = [name for name in ranked if all(name in column for column in columns)]
         if len(common) > 1:
             tau = kendalltau(*([column[name] for name in common] for column in columns)).statistic
-            told.append(f"{tau:+.2f} by {words}")
+            told.append(f"{signed(tau, '.2f')} by {words}")
     found = ", ".join(told) or "not known yet"
     return f"Kendall's tau between the two orders of the {len(ranked)} ranked methods: {found}."

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from boards.clusters import clusters
 from boards.rows import MEASURE, MEASURES, ONE, REFERENCE, Record
 from boards.tables import NAMES, SPLITS, complete, of_table
+from rayfed_ssl.base.text import signed
 from rayfed_ssl.records.comparison import difference
 
 ACCENT, INK, SOFT, LINE, GREY_TEXT = "#b3261e", "#1f1f1f", "#8a8a8a", "#d9d9d9", "#5f5f5f"
@@ -243,7 +244,7 @@ class _Panel:
                 "fontweight": "bold" if best else "normal", "fontstyle": "italic" if reference else "normal",
             }  # fmt: skip
             axes.text(names, row, point.method, **style)
-            text = "reference" if point.method == REFERENCE else f"{100 * (point.accuracy - self.base):+.1f}"
+            text = "reference" if point.method == REFERENCE else signed(100 * (point.accuracy - self.base), ".1f")
             if point.low is not None:
                 text += f" ± {100 * (point.accuracy - point.low):.1f}"
             axes.text(numbers, row, text, ha="right", **style)

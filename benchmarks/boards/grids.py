@@ -15,6 +15,7 @@ import numpy as np
 
 from boards.prediction import Group, interval, tau
 from boards.tuning import FEATURES, Line
+from rayfed_ssl.base.text import bounds, signed
 
 LEAST = 3  # runs of a grid below which it is left out, and grids below which nothing is shown
 MEASURES = {"knn": "kNN", "linear": "linear"}
@@ -85,8 +86,7 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def _tau(of: Sequence[Group]) -> str:
-    low, high = interval(of)
-    return f"{tau(of):+.2f} [{low:+.2f}, {high:+.2f}]"
+    return f"{signed(tau(of), '.2f')} {bounds(*interval(of), 2)}"
 
 
 def _losses(found: Mapping[tuple[str, str], Grid], by: str | None) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from boards.agreement import kept_order
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from boards.tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired, placed
+from rayfed_ssl.base.text import signed
 
 BESIDE = (REFERENCE, "local")  # what a method is compared with, after few rounds and after many
 Pair = tuple[Seeds, Seeds]
@@ -60,9 +61,9 @@ def _table(both: Mapping[str, Pair], board: Mapping[str, Any]) -> str:
     for name in placed({name: after for name, (_, after) in both.items()}, board, REFERENCE):
         pair = both[name]
         cells = [f"`{name}`", str(len(pair[0]))]
-        cells += [_shown([_mean(seeds, measure) for seeds in pair], "{:.3f}") for measure in MEASURES]
+        cells += [_shown([_mean(seeds, measure) for seeds in pair], "{:.3f}".format) for measure in MEASURES]
         cells += [
-            _shown([_over(name, both, at, other, m) for at in (0, 1)], "{:+.3f}")
+            _shown([_over(name, both, at, other, m) for at in (0, 1)], signed)
             for other in BESIDE
             for m in ("knn", "linear")
         ]
@@ -83,6 +84,6 @@ def _over(name: str, both: Mapping[str, Pair], at: int, other: str, measure: str
     return fmean(pairs) if pairs else None
 
 
-def _shown(values: Sequence[float | None], form: str) -> str:
-    known = [form.format(value) for value in values if value is not None]
+def _shown(values: Sequence[float | None], form: Callable[[float], str]) -> str:
+    known = [form(value) for value in values if value is not None]
     return " -> ".join(known) if len(known) == len(values) else "-"

@@ -8,7 +8,8 @@ says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -17,6 +18,7 @@ from scipy import stats
 from boards.clusters import OverSets, between, clusters, over_board
 from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from boards.tables import NAMES, SPLITS, of_table, over
+from rayfed_ssl.base.text import bounds, signed
 from rayfed_ssl.records.significance import Judgement
 
 LEAST = 3  # clusters, for an interval that says something
@@ -162,9 +164,9 @@ def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     for method in in_order(found, ranked, board):
         cells = []
         for each in columns.values():
-            cells += [_mean(each[measure].get(method), "+.3f") for measure in MEASURES]
-            cells.append(_mean([1e-6 * more for more in each["bytes_total"].get(method, [])], "+.1f"))
-            cells.append(_mean([3600 * more for more in each["hours_total"].get(method, [])], "+.0f"))
+            cells += [_mean(each[measure].get(method), signed) for measure in MEASURES]
+            for cost, scale, form in (("bytes_total", 1e-6, ".1f"), ("hours_total", 3600, ".0f")):
+                cells.append(_mean([scale * more for more in each[cost].get(method, [])], partial(signed, form=form)))
         lines.append(f"| {_name(method)} | {' | '.join(cells)} |")
     return "\n".join(lines) if len(lines) > 2 else f"No method has {LEAST} clusters yet."
 
@@ -207,7 +209,7 @@ def mixed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
         sent = [row["bytes_per_round"] for row in own if row["method"] == method and row["bytes_per_round"] is not None]
         shown = [in_cell(by.get(method), (m, method) in holm) for m, by in found.items()]
         count = max(one.count for one in each if one is not None)
-        megabytes = _mean([1e-6 * one for one in sent], ".2f")
+        megabytes = _mean([1e-6 * one for one in sent], "{:.2f}".format)
         lines.append(f"| `{method}` | {count} | {' | '.join(shown)} | {megabytes} |")
     if len(lines) == 2:
         return f"No method has {LEAST} clusters yet."
@@ -245,13 +247,13 @@ def _name(method: str) -> str:
     return method if method in (PIXELS, UNTRAINED) else f"`{method}`"
 
 
-def _mean(each: Sequence[float] | None, form: str) -> str:
-    return format(fmean(each), form) if each else "-"
+def _mean(each: Sequence[float] | None, form: Callable[[float], str]) -> str:
+    return form(fmean(each)) if each else "-"
 
 
 def in_cell(one: OverSets | None, holm: bool) -> str:
     """Mean and 95% interval over clusters; bold where that excludes zero, with a dagger where it does after Holm."""
     if one is None:
         return "-"
-    text = f"{one.mean:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
+    text = f"{signed(one.mean)} {bounds(one.low, one.high)}"
     return f"**{text}**{' †' if holm else ''}" if excludes_zero(one) else text

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boards.rows import MEASURE, MEASURES, ONE, Record
+from rayfed_ssl.base.text import bounds, signed
 
 PREDICTORS = {  # column -> in words, and what runs have to share
     "early_effective_rank": ("effective rank", ("data", "partition")),
@@ -120,4 +121,4 @@ def table(rows: Sequence[Record], references: Sequence[str] = ()) -> str:
 
 
 def _cell(one: Prediction | None) -> str:
-    return "-" if one is None else f"{one.tau:+.2f} [{one.low:+.2f}, {one.high:+.2f}]"
+    return "-" if one is None else f"{signed(one.tau, '.2f')} {bounds(one.low, one.high, 2)}"

@@ -13,6 +13,7 @@ from typing import Any
 from scipy.stats import kendalltau, rankdata
 
 from boards.rows import BOARD, MEASURE, MEASURES, MIXED, ONE, REFERENCE, TUNED, Record
+from rayfed_ssl.base.text import bounds, signed
 from rayfed_ssl.records.comparison import difference, spread
 
 NOT_RUN = "not run yet"
@@ -141,11 +142,10 @@ def placed(methods: Mapping[str, Seeds], board: Mapping[str, Any], reference: st
 def number(values: Sequence[float | None], digits: int = 3, none: str = "-") -> str:
     """Mean ± standard deviation over seeds; ``none`` where a run has no value."""
     known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return none
     found = spread(known)
-    assert found is not None
-    text = f"{found.mean:.{digits}f}"
+    if found is None or len(known) < len(values):
+        return none
+    text = f"{found.mean:z.{digits}f}"
     return text if found.deviation is None else f"{text} ± {found.deviation:.{digits}f}"
 
 
@@ -159,8 +159,8 @@ def over_reference(seeds: Seeds, reference: Seeds, measure: str) -> str:
     """The mean paired difference and its 95% interval; of one seed no interval, without a common one a dash."""
     if (found := difference(paired(seeds, reference, measure))) is None:
         return "-"
-    text = f"{found.mean:+.3f}"
-    return text if found.low is None else f"{text} [{found.low:+.3f}, {found.high:+.3f}]"
+    text = signed(found.mean)
+    return text if found.low is None or found.high is None else f"{text} {bounds(found.low, found.high)}"
 
 
 def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> list[str]:
@@ -334,7 +334,7 @@ def confirmed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
             cells = (
                 NAMES.get(data, data), ", ".join(str(row["seed"]) for row in runs), measure,
                 number([row[f"untrained_{measure}"] for row in runs]), number([row[measure] for row in runs]),
-                ", ".join(f"{gain:+.3f}" for gain in gains), number(gains), criterion(gains),
+                ", ".join(map(signed, gains)), number(gains), criterion(gains),
                 number([row["minutes"] for row in runs], 1),
             )  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")

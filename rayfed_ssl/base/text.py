@@ -1,4 +1,4 @@
-"""Makes text from outside safe for one line of a message or a table; formats counts and bytes."""
+"""Makes text from outside safe for one line of a message or a table; formats counts, bytes and differences."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from decimal import ROUND_CEILING, Context
 
 LIMIT = 240
 FILE_LIMIT = 40
+FURTHER = 3  # decimals at most, of a bound that is nearly zero
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -90,6 +91,21 @@ def bounded(bound: float, digits: int = 4) -> str:
     """An upper bound in ``digits`` significant digits, rounded up, so that what is shown is a bound, too: ``3.143``."""
     up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(bound)
     return f"{float(up):.{digits}g}"
+
+
+def signed(difference: float, form: str = ".3f") -> str:
+    """A difference with its sign; what is shown as zero has none: ``+0.012``, ``-0.001``, ``0.000``."""
+    text = format(difference, f"+{form}")
+    return text if float(text.replace(",", "")) else text[1:]
+
+
+def bounds(low: float, high: float, decimals: int = 3) -> str:
+    """``[-0.012, +0.030]``, with decimals more where a bound that is not zero would be shown as zero."""
+    least = 0.5 * 10 ** -(decimals + FURTHER)
+    small = [abs(bound) for bound in (low, high) if abs(bound) >= least]
+    while any(bound < 0.5 * 10**-decimals for bound in small):
+        decimals += 1
+    return f"[{signed(low, f'.{decimals}f')}, {signed(high, f'.{decimals}f')}]"
 
 
 def amount(count: float) -> str:

@@ -279,7 +279,7 @@ def _untrained(encoder: RunEncoder, value: Value) -> float | None:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else f"{value:z.3f}"
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

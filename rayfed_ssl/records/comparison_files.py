@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.files import finite, replace_file, write_json
-from rayfed_ssl.base.text import bounded, printable
+from rayfed_ssl.base.text import bounded, bounds, printable, signed
 from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
 from rayfed_ssl.records.comparison_notes import goal_name, leaked, notes
@@ -225,14 +225,14 @@ def _cell(measure: str, found: Spread | None, to_first: Difference | None) -> tu
     """The mean, the difference, its intervals, and what it is called where the interval judged by contains zero."""
     if found is None:
         return ("-",)
-    mean = f"{found.mean:.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
+    mean = f"{found.mean:z.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
     if to_first is None:
         return (mean,)
-    lines = [mean, f"{to_first.mean:+.3f}"]
+    lines = [mean, signed(to_first.mean)]
     if to_first.low is not None and to_first.high is not None:
-        lines[1] += f" [{to_first.low:+.3f}, {to_first.high:+.3f}]"
+        lines[1] += f" {bounds(to_first.low, to_first.high)}"
     if isinstance(counted := to_first.drawn, DrawnInterval):
-        lines.append(f"{WHAT[counted.of]} [{counted.low:+.3f}, {counted.high:+.3f}]")
+        lines.append(f"{WHAT[counted.of]} {bounds(counted.low, counted.high)}")
     if (word := to_first.judged(margin_of(measure))) in ("level", APART):
         lines.append(f"{word}, one seed" if to_first.count == 1 else word)
     return tuple(lines)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from rayfed_ssl.base.text import amount, bounded, printable
+from rayfed_ssl.base.text import amount, bounded, printable, signed
+from rayfed_ssl.base.text import bounds as plain_bounds
 
 ABSENT = "–"
-DECIMALS = 4  # at most, of a bound that is nearly zero
 
 
 def percent(share: float | None) -> str:
@@ -15,19 +15,16 @@ def percent(share: float | None) -> str:
     return ABSENT if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
 
 
-def points(difference: float | None, decimals: int = 1) -> str:
+def points(difference: float | None) -> str:
     """A difference of shares in percentage points, with its sign."""
     if difference is None or not math.isfinite(difference):
         return ABSENT
-    return f"{100 * difference:+.{decimals}f}".replace("-", "−")
+    return signed(100 * difference, ".1f").replace("-", "−")
 
 
 def bounds(low: float, high: float) -> str:
     """``[+1.2, +4.5]`` in percentage points, with a decimal more where a bound that is not zero would read as zero."""
-    decimals = 1
-    while decimals < DECIMALS and any(each and abs(100 * each) < 0.5 * 10**-decimals for each in (low, high)):
-        decimals += 1
-    return f"[{points(low, decimals)}, {points(high, decimals)}]"
+    return plain_bounds(100 * low, 100 * high, 1).replace("-", "−")
 
 
 def number(value: float | None) -> str:

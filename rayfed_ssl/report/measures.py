@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+from rayfed_ssl.base.text import bounds as plain_bounds
+from rayfed_ssl.base.text import signed
 from rayfed_ssl.report.formats import ABSENT, bounds, number, percent, points
 
 WORDS = {
@@ -51,7 +53,7 @@ def shown(measure: str, value: float | None) -> str:
     """``84.1 %`` of a share, ``0.904`` of an area, four digits of what describes features."""
     if value is None or is_share(measure):
         return percent(value)
-    return number(value) if measure.startswith(DESCRIBED) else f"{value:.3f}" if math.isfinite(value) else ABSENT
+    return number(value) if measure.startswith(DESCRIBED) else f"{value:z.3f}" if math.isfinite(value) else ABSENT
 
 
 def change(measure: str, difference: float | None) -> str:
@@ -63,7 +65,9 @@ def change(measure: str, difference: float | None) -> str:
 
 def within(measure: str, low: float, high: float) -> str:
     """An interval of a difference in square brackets."""
-    return bounds(low, high) if is_share(measure) else f"[{_signed(measure, low)}, {_signed(measure, high)}]"
+    if measure.startswith(DESCRIBED):
+        return f"[{_signed(measure, low)}, {_signed(measure, high)}]"
+    return bounds(low, high) if is_share(measure) else plain_bounds(low, high).replace("-", "−")
 
 
 def small(measure: str, margin: float) -> str:
@@ -72,7 +76,7 @@ def small(measure: str, margin: float) -> str:
 
 
 def _signed(measure: str, value: float) -> str:
-    return (f"{value:+.3g}" if measure.startswith(DESCRIBED) else f"{value:+.3f}").replace("-", "−")
+    return signed(value, ".3g" if measure.startswith(DESCRIBED) else ".3f").replace("-", "−")
 
 
 def unit(measure: str) -> str:

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rayfed_ssl.base.text import listed, printable
+from rayfed_ssl.base.text import bounds, listed, printable, signed
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.records.comparison import PREFERRED, Comparison, Difference, Row
 from rayfed_ssl.records.comparison_choice import Selection
@@ -115,14 +115,14 @@ def _mean(row: Row, measure: str, sign: str) -> str:
     found = row.spread(measure)
     if found is None:
         return "-"
-    return f"{found.mean:.3f}" + ("" if found.deviation is None else f"{sign}{found.deviation:.3f}")
+    return f"{found.mean:z.3f}" + ("" if found.deviation is None else f"{sign}{found.deviation:.3f}")
 
 
 def _difference(found: Difference | None) -> str:
     """The difference and the interval by which it is judged."""
     if found is None:
         return ""
-    return f"{found.mean:+.3f}" + ("" if found.interval is None else " [{:+.3f}, {:+.3f}]".format(*found.interval))
+    return signed(found.mean) + ("" if found.interval is None else f" {bounds(*found.interval)}")
 
 
 def short_notes(comparison: Comparison, measures: Sequence[str], *, apart: bool) -> list[str]:

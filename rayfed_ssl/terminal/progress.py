@@ -95,7 +95,7 @@ def scores(values: Mapping[str, float]) -> dict[str, float]:
 
 def accuracies(measured: Mapping[str, float]) -> str:
     """``knn 0.850  fewshot 0.912``; the raw pixels' as ``pixels fewshot``."""
-    return "  ".join(f"{name.replace(PIXELS, 'pixels ')} {value:.3f}" for name, value in measured.items())
+    return "  ".join(f"{name.replace(PIXELS, 'pixels ')} {value:z.3f}" for name, value in measured.items())
 
 
 def accuracy_text(accuracy: float | Mapping[str, float | None] | None) -> str:
@@ -103,11 +103,11 @@ def accuracy_text(accuracy: float | Mapping[str, float | None] | None) -> str:
     if accuracy is None:
         return "-"
     if not isinstance(accuracy, Mapping):
-        return f"{accuracy:.3f}"
+        return f"{accuracy:z.3f}"
     values = [value for value in accuracy.values() if value is not None]
     if len(values) < 2:
         return accuracy_text(values[0] if values else None)
-    return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+    return f"{sum(values) / len(values):z.3f} ({min(values):z.3f} to {max(values):z.3f})"
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
@@ -126,7 +126,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
             accuracy_text(summary["pixels"].get(protocol)),
             accuracy_text(summary["untrained"].get(protocol)),
             accuracy_text(last),
-            f"{best['value']:.3f} (round {best['round']}{by})" if best else "-",
+            f"{best['value']:z.3f} (round {best['round']}{by})" if best else "-",
         )
     if (rank := summary.get("features", {}).get(RANK)) is not None:
         table.add_row(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfed_ssl.base.text import amount, bounded, first_line, in_one_line, printable
+from rayfed_ssl.base.text import amount, bounded, bounds, first_line, in_one_line, printable, signed
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,33 @@ def test_an_upper_bound_that_is_shown_is_one_and_the_smallest_of_so_many_digits(
 )
 def test_an_upper_bound_in_four_digits(bound, words):
     assert bounded(bound) == words
+
+
+@pytest.mark.parametrize(
+    ("difference", "form", "words"),
+    [
+        (0.0124, ".3f", "+0.012"), (-0.0124, ".3f", "-0.012"), (-0.0004, ".3f", "0.000"), (0.0004, ".3f", "0.000"),
+        (-0.0, ".3f", "0.000"), (-0.0006, ".3f", "-0.001"), (-0.4, ".0f", "0"), (-1234.4, ",.0f", "-1,234"),
+        (-0.00012, ".3g", "-0.00012"), (-0.0, ".3g", "0"), (math.nan, ".3f", "+nan"),
+    ],
+)  # fmt: skip
+def test_a_difference_has_a_sign_unless_it_is_shown_as_zero(difference, form, words):
+    assert signed(difference, form) == words
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (-0.0124, 0.03, "[-0.012, +0.030]"),
+        (-0.025, -0.0003, "[-0.0250, -0.0003]"),  # which side of zero it lies on is what it is read for
+        (0.00001, 0.02, "[+0.00001, +0.02000]"),
+        (0.0, 0.02, "[0.000, +0.020]"),
+        (-1e-17, 1e-17, "[0.000, 0.000]"),  # what rounding leaves of nothing
+        (-1e-17, 0.0003, "[0.0000, +0.0003]"),
+    ],
+)
+def test_a_bound_is_shown_as_zero_only_where_it_is(low, high, words):
+    assert bounds(low, high) == words
 
 
 def test_the_first_line_of_an_error_or_its_name():

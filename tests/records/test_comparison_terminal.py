@@ -118,6 +118,19 @@ def test_where_features_alone_were_measured_the_table_begins_with_what_the_answe
     assert any(line.startswith("The column difference is in rankme to fedsimclr: paired, with its") for line in lines)
 
 
+def test_no_number_is_a_negative_zero_and_a_bound_says_on_which_side_of_zero_it_lies(tmp_path: Path) -> None:
+    whole = of_variants({name: [run_folder(tmp_path / name, 0, [0.2, 0.5])] for name in ("fedsimclr", "fedprox")})
+    scores = {"fedsimclr": (-0.0001, -0.0002, -0.0003), "fedprox": (-0.0003, -0.0004, -0.0006)}
+    rows = [
+        Row(row.name, {"knn": dict(enumerate(scores[row.name]))}, dict.fromkeys(range(3), row.runs[0]))
+        for row in whole.trained
+    ]
+    expected = "0.000 ± 0.000 0.000 [-0.0004, -0.0001]"
+    (line,) = (line for line in printed(_compared(rows, {}), 120) if line.split()[:1] == ["fedprox"])
+    assert " ".join(line.split()[1:7]) == expected
+    assert " ".join(cells(_compared(rows, {}))[1][1][1][:2]) == expected
+
+
 def test_intervals_over_unlike_things_are_told_row_by_row() -> None:
     over = {name: Difference(0.1, 0.0, 0.2, 3) for name in "abcdefg"}
     assert _intervals(over) == "with its 95% interval over seeds"

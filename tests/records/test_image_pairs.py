@@ -374,7 +374,7 @@ def test_a_table_says_which_of_two_intervals_it_has(tmp_path: Path) -> None:
     one = compared(tmp_path / "one", answers(5, seeds=1))
     assert any("images: its 95% interval over the test images of this one seed" in note for note in notes(one))
     level = compared(tmp_path / "level", {name: each[:1] for name, each in steady(0).items()})
-    assert cells(level)[1][1][1][1:] == ("+0.000", "images [-0.044, +0.044]", "not told apart, one seed")
+    assert cells(level)[1][1][1][1:] == ("0.000", "images [-0.044, +0.044]", "not told apart, one seed")
 
 
 def test_a_file_of_shares_that_is_damaged_is_named(tmp_path: Path) -> None:

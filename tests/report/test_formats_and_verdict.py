@@ -23,10 +23,14 @@ from rayfed_ssl.terminal.progress import conclude
         (formats.percent(float("nan")), "–"),
         (formats.points(-0.0123), "−1.2"),
         (formats.points(0.1), "+10.0"),
+        (formats.points(-0.0002), "0.0"),
+        (measures.shown("cluster_ari", -0.0002), "0.000"),
+        (measures.change("cluster_ari", -0.0002), "0.000"),
+        (measures.within("cluster_ari", -0.0302, -0.0002), "[−0.0302, −0.0002]"),
         (formats.bounds(-0.0123, 0.1), "[−1.2, +10.0]"),
         (formats.bounds(0.0002, 0.031), "[+0.02, +3.10]"),
         (formats.bounds(-0.031, -0.00003), "[−3.100, −0.003]"),
-        (formats.bounds(0.0, 0.02), "[+0.0, +2.0]"),
+        (formats.bounds(0.0, 0.02), "[0.0, +2.0]"),
         (formats.number(1797.0), "1,797"),
         (formats.number(0.000123456), "0.0001235"),
         (formats.number(-3.0), "−3"),
@@ -92,8 +96,8 @@ def test_the_sentence_says_by_what_and_what_disagrees() -> None:
     alike = {"evaluation": {"test_images": 10**6}, "pixels": {"fewshot": 0.9}}
     assert verdict({**summary({"fewshot": 0.9001}, {"fewshot": 0.9}), **alike}).sentence == (
         "After 20 rounds, the encoder is level with the untrained encoder: few-shot accuracy 90.0 % against 90.0 %, "
-        "+0.0 points (95 % interval [−0.1, +0.1] over 1,000,000 test images, contains zero and lies within ±1 point); "
-        "few-shot is level with the raw pixels (+0.0)."
+        "0.0 points (95 % interval [−0.1, +0.1] over 1,000,000 test images, contains zero and lies within ±1 point); "
+        "few-shot is level with the raw pixels (0.0)."
     )
     level = verdict({**told, "evaluation": {"test_images": 20}}).sentence
     assert (

@@ -40,7 +40,7 @@ def test_rows_stand_by_their_bytes_beside_the_method_as_it_is() -> None:
     ]
     assert cells[0][:5] == ["`fedsimclr`", "2", "52.0", "-", "0.410 ± 0.014"]
     assert cells[1][:5] == ["`float16`", "1", "26.0", "2.0", "0.400"]
-    assert cells[1][7:] == ["+0.000", "+0.000", "+0.000"]
+    assert cells[1][7:] == ["0.000", "0.000", "0.000"]
     assert cells[2][:4] == ["`up8_down8`", "2", "13.0", "4.0"]
     assert cells[2][7] == "-0.005 [-0.069, +0.059]"  # of -0.01 and 0: t(0.975, 1) = 12.706, times 0.005
     assert cells[3][0].startswith("`up4_down8`, `up2_down8`, `up4_down4`, `rounds_5`")
