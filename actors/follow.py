@@ -106,7 +106,6 @@ def run_on_ray(
     resume: bool = False,
     report: Report = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
-    address: str | None = None,
     factory: Callable[[RunConfig, Federation], Worker] = Worker,
 ) -> dict[str, Any]:
     """A whole run on Ray, followed to its end; the command line's ``run``. Returns the summary.
@@ -122,7 +121,7 @@ def run_on_ray(
 
     deaths = DriverDeaths(say)
     watched = deaths.watching(report)
-    with connect(address, say=say, threads=config.resources.threads) as session:
+    with connect(say=say, threads=config.resources.threads) as session:
         group = f"{NAMESPACE}-{uuid.uuid4().hex}"
         try:
             while True:
@@ -270,7 +269,7 @@ class Detached:
 def detached(address: str | None = None) -> list[Detached]:
     """The runs that were left on the cluster. Raises UserError where no cluster is named, or it does not answer."""
     found = []
-    with connect(cluster_address(address, "list --cluster")):
+    with connect(cluster_address("list --cluster", address)):
         named = ray.util.list_named_actors(all_namespaces=True)
         for name in sorted(one["name"] for one in named if one["namespace"] == NAMESPACE):
             try:
@@ -292,14 +291,13 @@ def detach(
     uri: str | None = None,
     resume: bool = False,
     report: Report = lambda progress: None,
-    address: str | None = None,
 ) -> None:
     """Start a run that goes on by itself under ``config.name``; returns when its images are read.
 
     Raises:
         UserError: no cluster is named, or the run refused what it was told.
     """
-    with connect(cluster_address(address, "--detach")) as session:
+    with connect(cluster_address("--detach")) as session:
         driver, made = start(config, folder, session, uri=uri, resume=resume, detached=config.name)
         for line in made.lines:
             report(Progress(0, config.train.rounds, line))
@@ -319,7 +317,7 @@ def detach(
             raise update.result
 
 
-def attach(name: str, report: Report, address: str | None = None) -> tuple[dict[str, Any], str, int]:
+def attach(name: str, report: Report) -> tuple[dict[str, Any], str, int]:
     """Follow a detached run to its end; then its driver is let go. Ctrl-C leaves it running.
 
     Returns:
@@ -327,7 +325,7 @@ def attach(name: str, report: Report, address: str | None = None) -> tuple[dict[
     Raises:
         UserError: there is no such run, or its driver died more often than it is restarted.
     """
-    with connect(cluster_address(address, "attach")):
+    with connect(cluster_address("attach")):
         driver = find(name)
         try:
             update = follow(driver, report)
@@ -340,9 +338,9 @@ def attach(name: str, report: Report, address: str | None = None) -> tuple[dict[
         return update.result, where, rounds
 
 
-def stop(name: str, address: str | None = None) -> None:
+def stop(name: str) -> None:
     """Have a detached run end after its round, with a checkpoint. Raises UserError where nobody hears of it."""
-    with connect(cluster_address(address, "stop")):
+    with connect(cluster_address("stop")):
         driver = find(name)
         try:
             ray.get(driver.stop.remote(), timeout=STOP_S)

@@ -233,7 +233,7 @@ def probe(address: str, timeout_s: float) -> None:
     raise UserError(f"RAY_ADDRESS: found {address}; {reason}; unset it to run on this machine")
 
 
-def cluster_address(address: str | None, what: str) -> str:
+def cluster_address(what: str, address: str | None = None) -> str:
     """The address given, or RAY_ADDRESS. Raises UserError where neither is: an own instance ends with its command."""
     if found := address or os.environ.get("RAY_ADDRESS"):
         return found

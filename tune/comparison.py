@@ -232,9 +232,6 @@ def run_comparison(
     say: Callable[[str], None] = lambda line: None,
     ended: Callable[[Progress], None] | None = None,
     stopping: Callable[[], bool] = lambda: False,
-    address: str | None = None,
-    num_cpus: int | None = None,
-    num_gpus: int | None = None,
 ) -> ComparisonResult:
     """Run what fits, every seed that is not over, and write the comparison into ``folder``.
 
@@ -270,10 +267,7 @@ def run_comparison(
         if local:
             book = _run_here(sweep, folder, on_begin, say, ended or (lambda progress: say(progress.line)), stopping)
         else:
-            book = run_trials(
-                sweep, folder, first, say=say, ended=ended, stopping=stopping, on_begin=on_begin, address=address,
-                num_cpus=num_cpus, num_gpus=num_gpus,
-            )  # fmt: skip
+            book = run_trials(sweep, folder, first, say=say, ended=ended, stopping=stopping, on_begin=on_begin)
         return _result(variants, folder, book, select)
 
 

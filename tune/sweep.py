@@ -65,7 +65,6 @@ def run_sweep(
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
     stopping: Callable[[], bool] = lambda: False,
-    address: str | None = None,
     num_cpus: int | None = None,
     num_gpus: int | None = None,
 ) -> Results:
@@ -92,9 +91,7 @@ def run_sweep(
             say_first(folder, [config for _, config in trials], say)
             refuse_unfit(sweep, trials)
         say_unlocked(folder, why_not, say)
-        book = run_trials(
-            sweep, folder, first, say=say, stopping=stopping, address=address, num_cpus=num_cpus, num_gpus=num_gpus
-        )
+        book = run_trials(sweep, folder, first, say=say, stopping=stopping, num_cpus=num_cpus, num_gpus=num_gpus)
         return collect(sweep, book)
 
 
@@ -150,7 +147,6 @@ def run_trials(
     ended: Ended | None = None,
     stopping: Callable[[], bool] = lambda: False,
     on_begin: Callable[[], None] = lambda: None,
-    address: str | None = None,
     num_cpus: int | None = None,
     num_gpus: int | None = None,
 ) -> Book:
@@ -165,7 +161,7 @@ def run_trials(
         UserError: the resources cannot be used, no trial found a place within ``resources.wait_s``, or the disk takes
             no more.
     """
-    with connect(address, num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session, disk_in_one_line(folder):
+    with connect(num_cpus=num_cpus, num_gpus=num_gpus, say=say) as session, disk_in_one_line(folder):
         if in_job():
             check_paths(first, folder)
         space = trial_slots(
