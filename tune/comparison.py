@@ -30,7 +30,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.comparison import Comparison
-from rayfed_ssl.records.comparison_choice import Selection, selected
+from rayfed_ssl.records.comparison_choice import Selection, asked_before, named, selected
 from rayfed_ssl.records.comparison_files import write
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.settings import files as configfile
@@ -185,11 +185,14 @@ def refusal(variants: Variants) -> str | None:
     return "\n".join(lines) or None
 
 
-def _shown_metric(variants: Variants) -> str:
-    """What a line about a run shows: the first accuracy that all have. Nothing is chosen by it."""
+def _shown_metric(variants: Variants, select: str | None) -> str:
+    """What a line about a run shows: what chooses, else, as nothing does, the first accuracy; the time where not all
+    have it.
+    """
+    kind, _, name = ("accuracy/" if select is None else named(select)).partition("/")
     configs = [variants.sweep().run(point) for point in variants.points.values()]
-    first, *others = [measured_by(config, "accuracy") for config in configs]
-    return next((f"accuracy.{m}" for m in first if all(m in other for other in others)), "wall_s")
+    first, *others = [measured_by(config, kind) for config in configs]
+    return next((f"{kind}.{m}" for m in first if name in ("", m) and all(m in other for other in others)), "wall_s")
 
 
 def _metric_of(folder: Path) -> str | None:
@@ -256,7 +259,7 @@ def run_comparison(
 
     with disk_in_one_line(folder), claimed(folder) as why_not:
         _examine(variants, folder, resume)
-        shown = _shown_metric(variants)
+        shown = _shown_metric(variants, select or asked_before(folder))
         examine(variants.sweep(_metric_of(folder) or shown), folder, resume)
         sweep = variants.sweep(shown)
         configs = [config for _, config in sweep.check()]

@@ -98,7 +98,7 @@ def selected(comparison: Comparison, asked: str | None, folder: Path | None) -> 
     """
     if asked is not None:
         return choice(comparison, asked)
-    before = None if folder is None else _asked_before(folder)
+    before = None if folder is None else asked_before(folder)
     if before is None:
         return None
     measure, (_, known) = named(before), _offered(comparison)
@@ -109,7 +109,7 @@ def selected(comparison: Comparison, asked: str | None, folder: Path | None) -> 
     return Selection(before, measure, labels, None, None, (), None, None, left_out, told)
 
 
-def _asked_before(folder: Path) -> str | None:
+def asked_before(folder: Path) -> str | None:
     """By what a row was chosen; None where none was, or the file is missing, or damaged: it is about to be replaced."""
     try:
         asked = str(json.loads((folder / FILE).read_text(encoding="utf-8"))["selection"]["asked"])

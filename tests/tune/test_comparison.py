@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.command_line import caller
 from tests.tiny import encoders, measured
 from tests.tune.sweeps import RUN
 from tune import comparison as module
-from tune.comparison import from_file, from_methods, refusal, run_comparison
+from tune.comparison import _shown_metric, from_file, from_methods, refusal, run_comparison
 
 SMALL = {**RUN, "data": {"name": "digits", "image_size": 8, "limit": 60, "test_limit": 30}, "checkpoint": {"every": 1}}
 CHEAP = {"resources": {"device": "cpu", "cpus_per_client": 0.5}}
@@ -90,6 +91,31 @@ def test_methods_over_seeds_interrupted_and_resumed_run_nothing_twice(base: Path
     assert not (out / "best.yaml").exists()  # nothing is chosen
     told = json.loads((out / "comparison.json").read_text())
     assert told["rows"][1]["seeds"]["1"]["folder"] == "trial-00003"
+
+
+@pytest.mark.long
+def test_lines_about_runs_show_what_chooses_and_no_test_labels(base: Path, tmp_path: Path) -> None:
+    """Whoever watches runs that are to be chosen from must not know what test labels say of them."""
+    made, out = (
+        from_methods(base, ["fedsimclr", "local"], ["evaluation.protocols=[knn, rank]", "train.rounds=1"]),
+        tmp_path,
+    )
+    stopping, say, lines = stop_after(1)
+    run_comparison(made, out / "out", local=True, select="uniformity", say=say, stopping=stopping)
+    run_comparison(made, out / "out", local=True, resume=True, say=say)  # which chooses as before
+    for number, line in enumerate(line for line in lines if line.startswith("trial-")):
+        found = json.loads((out / f"out/trial-0000{number}/summary.json").read_text())["features"]["uniformity"]
+        mean = fmean(found.values()) if number else found  # of the clients' encoders
+        assert line.split("  ")[:3] == [f"trial-0000{number}", "complete", f"features.uniformity {mean:.4g}"]
+    assert number == 1
+
+
+def test_where_not_all_runs_have_what_chooses_lines_show_the_time(base: Path) -> None:
+    held_out = {"method.name": "local", "evaluation.select": {"share": 0.2}}
+    made = from_file(variants_file(base, variants={"fedsimclr": None, "held out": held_out}))
+    assert _shown_metric(made, None) == "accuracy.knn"
+    assert _shown_metric(made, "select.knn") == "wall_s"
+    assert _shown_metric(from_file(variants_file(base, variants={"held out": held_out})), "select.knn") == "select.knn"
 
 
 @pytest.mark.long
