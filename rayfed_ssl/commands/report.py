@@ -18,10 +18,14 @@ def report(
     ] = False,
 ) -> None:
     """Write report.html, one page that needs no network, and its figures as SVG, PDF and PNG."""
-    from rayfed_ssl.report.dispatch import report_of
+    from rayfed_ssl.data.decoding.threads import decoding_told
+    from rayfed_ssl.terminal.counting import Counter
     from rayfed_ssl.terminal.output import console, verbatim
 
-    page = report_of(folder.expanduser(), images=images, trust_imports=trust_imports)
     screen = console()
+    with Counter(screen, "sections of the report") as counter, decoding_told(counter.line):
+        from rayfed_ssl.report.dispatch import report_of  # takes seconds, which the bar fills
+
+        page = report_of(folder.expanduser(), images=images, trust_imports=trust_imports, progress=counter)
     for name, path in (("report", page), ("figures", page.parent / "figures")):
         verbatim(screen, f"{name:<13} {path}")

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.report import comparison, run, sweep
 
 
-def report_of(folder: Path, *, images: bool = True, trust_imports: bool = False) -> Path:
+def report_of(
+    folder: Path,
+    *,
+    images: bool = True,
+    trust_imports: bool = False,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Path:
     """Write ``report.html`` and ``figures/`` into ``folder`` and return the page's path.
 
     Args:
         images: whether a run's images are looked at.
         trust_imports: whether to run code that a run folder brings along.
+        progress: told how many sections of a run's page there are, of how many.
 
     Raises:
         UserError: the folder holds nothing to report on, what a page needs at least is damaged, it is removed
@@ -30,7 +38,7 @@ def report_of(folder: Path, *, images: bool = True, trust_imports: bool = False)
         for begun, what, part in (("comparison.yaml", "comparison", "run"), ("sweep.yaml", "sweep", "trial")):
             if (folder / begun).is_file():
                 raise UserError(f"{folder}: found a {what} of which no {part} has ended: nothing to report yet")
-        return run.report(folder, images=images, trust_imports=trust_imports)
+        return run.report(folder, images=images, trust_imports=trust_imports, progress=progress)
     except OSError as error:
         if not folder.is_dir():
             raise UserError(f"{folder}: was removed or moved meanwhile, and no report was written") from error

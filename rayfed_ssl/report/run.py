@@ -40,12 +40,19 @@ Value = TypeVar("Value")
 NO_IMAGES = "Not asked for: --no-images."
 
 
-def report(folder: Path, *, images: bool = True, trust_imports: bool = False) -> Path:
+def report(
+    folder: Path,
+    *,
+    images: bool = True,
+    trust_imports: bool = False,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Path:
     """Write ``report.html`` and ``figures/`` into the run folder, and the projector's files where images are at hand.
 
     Args:
         images: whether to look at the run's images: for the map, the neighbours and the projector.
         trust_imports: whether to run code that the run folder brings along.
+        progress: told before each section how many there are, of how many.
 
     Raises:
         UserError: there is no run.
@@ -64,7 +71,10 @@ def report(folder: Path, *, images: bool = True, trust_imports: bool = False) ->
         ("time", "Time", lambda: _time(run, studio)),
         ("configuration", "Configuration", lambda: _configuration(run)),
     ]
-    sections = [_whole(id, title, make) for id, title, make in makers]
+    sections = []
+    for done, (id, title, make) in enumerate(makers):
+        progress(done, len(makers))
+        sections.append(_whole(id, title, make))
     facts: list[str] = _tried(lambda: _facts(run), list[str](), run.notes)
     tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
     sentence = _tried(lambda: verdict(run.summary), DAMAGED, run.notes)

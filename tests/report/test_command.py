@@ -24,6 +24,20 @@ def test_the_command_says_where_the_page_is(
     assert not (folder / "projector_config.pbtxt").exists()
 
 
+@pytest.mark.long
+def test_a_report_that_takes_long_says_how_far_it_is(
+    copy: Callable[[], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
+    monkeypatch.setattr("rayfed_ssl.terminal.counting.TOLD_S", 0.0)
+    folder = copy()
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(folder), "--no-images"])
+    *told, _, figures = capsys.readouterr().out.splitlines()
+    assert told == [f"{done} of 10 sections of the report" for done in range(10)]
+    assert figures.split()[0] == "figures"
+
+
 def test_what_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["report", str(tmp_path)])
