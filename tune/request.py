@@ -10,6 +10,7 @@ from pathlib import Path
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig, load_untrusted
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.comparison_choice import selected
 from rayfed_ssl.records.comparison_files import write
 from rayfed_ssl.records.comparison_rows import of_runs
@@ -149,7 +150,8 @@ def _of_runs(
     for name in names:
         if not Path(name).is_dir():
             raise UserError(
-                f"compare: found '{name}', which is no run folder and no .yaml file of variants; methods need --base"
+                f"compare: {printable(name)} {_no_folder(name)}; allowed: folders of runs, of a comparison or of a "
+                "sweep, one .yaml file of variants, or methods with --base"
             )
     if not names:
         found = " ".join(changes) or "nothing"
@@ -164,6 +166,13 @@ def _of_runs(
         for config in () if is_comparison(out) else _configs(runs):
             refuse_among_images(config, out)
     return Request(out, runs=runs)
+
+
+def _no_folder(name: str) -> str:
+    """What it is that is no folder."""
+    if Path(name).exists():
+        return "is a file"
+    return "is a method, and there is no --base" if name in METHODS else "does not exist"
 
 
 def _configs(runs: Sequence[Path]) -> Iterator[RunConfig]:

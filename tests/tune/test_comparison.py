@@ -341,7 +341,12 @@ def test_another_comparison_is_not_gone_on_with(base: Path, tmp_path: Path) -> N
         (["--base", "run.yaml", "fedprocks"], "compare: found 'fedprocks'; must be one of"),
         (["--base", "run.yaml", "local", "local"], "compare: found local twice"),
         (["--base", "run.yaml", "local", "--out", "s3://bucket/x"], "--out: found s3:"),
-        (["fedsimclr", "fedca"], "found 'fedsimclr', which is no run folder and no .yaml file"),
+        (
+            ["fedsimclr", "fedca"],
+            "compare: fedsimclr is a method, and there is no --base; allowed: folders of runs, of",
+        ),
+        (["runs/nowhere"], "compare: runs/nowhere does not exist; allowed: folders of runs, of a comparison or of a"),
+        (["run.yaml", "some"], "compare: run.yaml is a file; allowed: "),
         (["some"], "some: found no config.yaml; must be a run folder"),
         (["some", "train.rounds=1"], "compare: found key=value beside run folders"),
         (["--base", "run.yaml", "local", "train.rouns=1"], "local: train.rouns"),
