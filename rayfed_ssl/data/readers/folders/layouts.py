@@ -34,16 +34,18 @@ TREES = {
 }
 
 
-def layout_error(path: Path, layout: Layout, problem: str, key: str) -> UserError:
+def layout_error(path: Path, layout: Layout, problem: str, key: str, *, trees: bool = True) -> UserError:
     """What is wrong with the tree below ``path``, what was found there, and which trees are accepted; shorter where
-    there is no file at all.
+    there is no file at all, and without the trees where ``problem`` says which key helps.
     """
     if empty := _empty(path):
         first = TREES[layout].partition("; ")[0]
         return UserError(f"{key}.path: {printable(path)} {empty}; must hold images, as {first}")
-    trees = "; ".join(f"with {key}.layout={name}: {TREES[name]}" for name in sorted(TREES, key=lambda n: n != layout))
-    line = f"{key}.path: {printable(path)} {problem}; found {_found(path, key)}; accepted {trees}"
-    return UserError(line).setting("layout")
+    accepted = "; ".join(
+        f"with {key}.layout={name}: {TREES[name]}" for name in sorted(TREES, key=lambda n: n != layout)
+    )
+    line = f"{key}.path: {printable(path)} {problem}; found {_found(path, key)}"
+    return UserError(f"{line}; accepted {accepted}" if trees else line).setting("layout")
 
 
 def _empty(path: Path) -> str:

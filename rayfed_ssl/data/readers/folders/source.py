@@ -116,7 +116,8 @@ def folder_source(
             refuse_alike(client_names, _strangers(test, client_names, None), f"{key}.path")
         elif class_names:
             whole = "" if group is None else f"; {key}.group holds whole groups out, or none"
-            raise layout_error(path, layout, _untested(path, train, class_names, layout, key) + whole, key)
+            problem = _untested(path, train, class_names, layout, key) + whole
+            raise layout_error(path, layout, problem, key, trees=False)
 
     def listing(split: str) -> Listing:
         chosen = (test or Split(path / "test", [], [], [])) if split == "test" else train
