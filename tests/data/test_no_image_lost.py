@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +199,29 @@ def test_what_was_made_of_public_images_is_told(tmp_path: Path) -> None:
     config = own(tmp_path / "d", {"name": "imagefolder", "public": public})
     (note,) = texts(load_federation(config, tmp_path / "cache").notes())
     assert note.startswith("data.public.images: more/ (3 images) is not used")
+
+
+def test_public_images_are_not_said_to_be_tested_on(tmp_path: Path) -> None:
+    """Those that train are read alone, so no note on a split that is not used names ``test_split``."""
+    rows = {name: [f"{name}{n}.png,{n % 2}" for n in range(4)] for name in ("train", "test", "val")}
+    for folder in ("tables", "column"):
+        put(tmp_path / folder, {row.split(",")[0]: pictures(1)[0] for row in chain(*rows.values())})
+    for name, lines in rows.items():
+        (tmp_path / f"tables/{name}.csv").write_text("\n".join(["file,label", *lines]) + "\n")
+    column = [f"{row},{name}" for name, lines in rows.items() for row in lines]
+    (tmp_path / "column/all.csv").write_text("\n".join(["file,label,split", *column]) + "\n")
+    np.savez(tmp_path / "a.npz", **{f"{name}_images": pictures(4) for name in rows})
+    hugging_face(tmp_path / "hub", train=[0, 1, 0, 1], test=[0, 1], validation=[0, 1])
+    for name, path, columns in (
+        ("table", "tables", {}), ("table", "column/all.csv", {"split": "split"}), ("arrays", "a.npz", {}),
+        ("parquet", "hub", {}),
+    ):  # fmt: skip
+        config = SourceConfig(name=name, path=tmp_path / path, image_size=SIZE, columns=columns)
+        told = [load(config, tmp_path / "cache", *how).notes for how in ((), ("data.public.images", ("train",)))]
+        own, public = ([note for note in texts(notes) if "not used" in note] for notes in told)
+        assert (len(own), len(public)) == (1, 1)
+        assert "; data.test_split=" in own[0]
+        assert "test_split" not in public[0]
 
 
 def test_without_labels_protocols_are_refused_and_a_share_to_choose_by_is_not(tmp_path: Path) -> None:

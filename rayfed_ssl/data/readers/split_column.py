@@ -14,7 +14,7 @@ import pyarrow as pa
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.readers.column_values import is_text
-from rayfed_ssl.data.readers.split_names import split_named
+from rayfed_ssl.data.readers.split_names import split_named, to_test_on
 
 TESTS = ("test", "val")  # the first that has rows
 
@@ -47,7 +47,7 @@ def rows_of_splits(
     left = {split: len(mine) for split, mine in rows.items() if split not in ("train", test)}
     notes = [
         f"{plural(count, 'row', 'rows')} of {column} {'is' if count == 1 else 'are'} {split or 'of no split'} and not "
-        + (f"used; {key}.test_split={split} tests on them" if split else "used")
+        + (f"used{to_test_on(split, 'them', key)}" if split else "used")
         for split, count in left.items()
     ]
     return {"train": rows["train"]} | ({} if test is None else {"test": rows[test]}), notes

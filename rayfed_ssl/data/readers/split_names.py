@@ -36,6 +36,11 @@ def split_folders(path: Path, key: str) -> dict[str, Path]:
     return found
 
 
+def to_test_on(split: str, images: str, key: str) -> str:
+    """By which key runs test on a split that is not used; "" of public images, of which those that train are read."""
+    return f"; {key}.test_split={printable(split)} tests on {images}" if key == "data" else ""
+
+
 def split_named(name: str) -> str | None:
     """train, test or val where a folder of this name is that split; None where it is none."""
     return next((split for split, names in NAMES.items() if name.lower() in names), None)

@@ -48,6 +48,7 @@ from rayfed_ssl.data.readers.column_values import (
 )
 from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.ownership import ungrouped
+from rayfed_ssl.data.readers.split_names import to_test_on
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.walking import of_container
 
@@ -178,7 +179,7 @@ def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str
             there = arrays.images[splits["test"]].header.name
             notes.append(
                 f"{printable(images.header.name, 80)} ({len(images)} images) is not used: {printable(there, 80)} is "
-                f"there; {key}.test_split={split} tests on it"
+                f"there{to_test_on(split, 'it', key)}"
             )
     if arrays.unread:
         are = "is" if len(arrays.unread) == 1 else "are"

@@ -53,6 +53,7 @@ from rayfed_ssl.data.readers.column_values import (
 from rayfed_ssl.data.readers.columns import LABEL_COLUMNS, Columns, column_named, unread_columns
 from rayfed_ssl.data.readers.ownership import bare
 from rayfed_ssl.data.readers.parquet.files import few_rows, other_tests, parts_of, readable, unused
+from rayfed_ssl.data.readers.split_names import to_test_on
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.walking import FROM_TABLE
 
@@ -176,7 +177,11 @@ def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note |
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
-    """Which other splits with labels could be the test, and by which key; "" where there are none."""
+    """Which other splits with labels could be the test, and by which key; "" where there are none, and of public
+    images, of which those that train are read.
+    """
+    if key != "data":
+        return ""
     if not parts["test"]:
         return f"; {key}.test_split=NAME tests on the images of NAME-*.parquet"
     said = ""
@@ -187,7 +192,7 @@ def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key
         except UserError:
             continue  # nobody asked for it
         if known:
-            said += f"; {key}.test_split={name} tests on its {known} labelled images"
+            said += to_test_on(name, f"its {known} labelled images", key)
     return said
 
 

@@ -33,7 +33,7 @@ from rayfed_ssl.data.readers import one_hot, split_column
 from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, label_texts, label_values, no_labels, numbered
 from rayfed_ssl.data.readers.columns import LABEL_COLUMNS, Columns, column_named, unread_columns
 from rayfed_ssl.data.readers.ownership import bare
-from rayfed_ssl.data.readers.split_names import TEST_NAMES, split_folders
+from rayfed_ssl.data.readers.split_names import TEST_NAMES, split_folders, to_test_on
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.tables.cells import CellTable, read_table, typed
 from rayfed_ssl.data.readers.tables.images import Places
@@ -73,7 +73,7 @@ def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict
         )
     chosen = (test_split or next((name for name in TESTS if name in found), "")).lower()
     others = {name: file.relative_to(path) for name, file in found.items() if name not in ("train", chosen)}
-    advice = f"; {key}.test_split={printable(next(iter(others)))} tests on it" if len(others) == 1 else ""
+    advice = to_test_on(next(iter(others)), "it", key) if len(others) == 1 else ""
     are = f"{printable(', '.join(map(str, others.values())))} {'is' if len(others) == 1 else 'are'} not used{advice}"
     splits = {"train": found["train"]} | ({"test": found[chosen]} if chosen else {})
     return splits, [are] if others else []
