@@ -139,15 +139,15 @@ class SourceConfig(Block):
         if self.name not in SOURCES:
             raise ValueError(SOURCES.unknown("name", self.name))
         if not isinstance(SOURCES[self.name], SourceKind):
-            origin = SOURCES.origin(self.name)
-            raise ValueError(
-                f"name: found {self.name!r}, of which {origin} gives no rayfed_ssl.data.sources.SourceKind"
-            )
+            by = SOURCES.origin(self.name)
+            raise ValueError(f"name: found {self.name!r}, of which {by} gives no rayfed_ssl.data.sources.SourceKind")
         reads = SOURCES[self.name].reads
         for key in sorted(OPTIONAL_KEYS - reads):
             if getattr(self, key) != type(self).model_fields[key].default:
                 others = ", ".join(name for name, kind in SOURCES.items() if key in kind.reads)
-                raise ValueError(f"{key}: found a value; {self.name} reads none; allowed with name: {others}")
+                unlabelled = key == "columns" and self.columns.label is False and "layout" in reads
+                flat = "; layout=flat reads no labels" if unlabelled else ""
+                raise ValueError(f"{key}: found a value; {self.name} reads none; allowed with name: {others}{flat}")
         if are_bands(self.channels) and not SOURCES[self.name].bands:
             others = ", ".join(name for name, kind in SOURCES.items() if kind.bands)
             raise ValueError(f"channels: found {self.channels}; {self.name} has 1 or 3; more with name: {others}")

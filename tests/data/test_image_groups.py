@@ -199,6 +199,10 @@ def test_what_groups_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
     folder = {"name": "imagefolder", "path": tmp_path, "columns": {"group": "patient"}}
     with pytest.raises(ValueError, match=r"columns: found a value; imagefolder reads none; .* parquet, hub"):
         load(SourceConfig.model_validate(folder))
+    with pytest.raises(ValueError, match=r"reads none; .*arrays; layout=flat reads no labels \["):
+        SourceConfig(name="imagefolder", path=Path("x"), columns={"label": False})
+    with pytest.raises(ValueError, match=r"digits reads none; .*arrays \["):
+        SourceConfig(name="digits", columns={"label": False})
 
 
 def test_a_column_that_seems_to_name_patients_is_noted_where_it_is_not_used(tmp_path: Path) -> None:
