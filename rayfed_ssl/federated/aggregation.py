@@ -172,7 +172,7 @@ class FixedPointSum:
     def mean(self) -> dict[str, Any]:
         """The weighted mean of every field: float32 arrays, or Weights where Weights went in."""
         if self.weight <= 0:
-            raise ValueError("mean of nothing: no client replied")
+            raise ValueError(f"mean: found weights that add up to {self.weight / SCALE:g}; must be above 0")
         out: dict[str, Any] = {}
         for name, total in self.totals.items():
             template = self.templates[name]

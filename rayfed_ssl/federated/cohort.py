@@ -188,7 +188,7 @@ class Cohort(Backend):
             operation, each, clients, message: as :meth:`ask`'s.
         Raises:
             MixedArchitectures: the fields differ in layout between clients.
-            RoundVoid: nobody replies, or the clock says that too few do.
+            RoundVoid: nobody replies whose weight is above 0, or the clock says that too few do.
             ClientError: as :meth:`ask`'s.
         """
         whom = tuple(self.clients if clients is None else clients)
@@ -204,6 +204,8 @@ class Cohort(Backend):
                     total.merge(chunk.total)
         self.require(replies)
         replies.sort(key=lambda reply: reply.client)
+        if not total.weight:
+            raise self._void(f"all {len(replies)} that replied have weight 0")
         return Mean(total.mean(), replies)
 
     def publish(self, name: str, value: Any) -> None:

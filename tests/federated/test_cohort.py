@@ -65,6 +65,18 @@ def test_gather_has_every_reply_in_client_order_and_is_a_void_round_where_there_
         cohort.gather("train", weights=None)
 
 
+def test_a_mean_of_replies_that_count_nothing_is_a_void_round() -> None:
+    """Where those that count have failed: a mean over the others would be one of nothing."""
+    server, cohort = begun(on_client_error="drop")
+    with pytest.raises(RoundVoid, match=r"^all 2 that replied have weight 0$"):
+        cohort.mean(
+            "train", by={0: 0.0, 1: 3.0, 2: 0.0}, each=lambda c: {"weights": None if c == 1 else server.weights}
+        )
+    assert [error.client for error in cohort.dropped] == [1]
+    cohort.begin_round(2, cohort.federation.clients)  # nothing of it is left
+    assert [reply.client for reply in cohort.mean("train", weights=server.weights).replies] == [0, 1, 2]
+
+
 def test_gather_of_no_clients_is_nothing_and_of_lost_ones_a_void_round(tmp_path: Path) -> None:
     """The others remain, so it is not the round that has too few, but the exchange that has nobody; and it is not the
     failure of what was asked before.
