@@ -52,19 +52,19 @@ IMAGES = "public_images"  # the name under which the public images are published
 class Config(MethodConfig):
     name: Literal["fedca"] = "fedca"
     dictionary_size: Annotated[int, Field(ge=0)] | None = None
-    """K, entries a client downloads, or all that there are while few clients have been asked; null: 1024, or as many as
-    all others have, where these are fewer; 0: no dictionary, nothing but weights goes up.
+    """K, how many entries a client downloads, or all that there are while few clients have been asked; null: 1024, or
+    as many as all others have, where these are fewer; 0: no dictionary, so only weights go up.
     """
     ensembling: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """a, what an entry keeps of its last value; 0: entries are this round's projections."""
+    """a, the share that an entry keeps of its last value; 0: entries are this round's projections."""
     exclude_own: bool = True
-    """Whether a client's draw holds no entries of its own."""
+    """Whether a client's own entries are left out of its draw."""
     alignment: bool = True
     """Whether features and projections of public images are held near the alignment model's."""
     beta: Annotated[float, Field(ge=0)] = 0.01
     """Weight of the alignment."""
     alignment_epochs: Annotated[int, Field(ge=1)] = 100
-    """Of the alignment model, on the public images."""
+    """Epochs of the alignment model on the public images."""
     alignment_batch: Annotated[int, Field(ge=2)] = 128
     """Public images per local step; all of them where they are fewer."""
 

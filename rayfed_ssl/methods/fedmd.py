@@ -48,9 +48,9 @@ SOME = np.empty(0, np.float32)  # stands for a consensus where nothing has run
 class Config(MethodConfig):
     name: Literal["fedmd"] = "fedmd"
     subset: Annotated[int, Field(ge=1)] | None = None
-    """M, public images of a round; null: all (the paper: 5,000)."""
+    """M, how many public images a round uses; null: all (the paper: 5,000)."""
     distance: Literal["l1", "mse"] = "l1"
-    """Between a client's outputs and the consensus."""
+    """Distance between a client's outputs and the consensus."""
     public_epochs: Annotated[int, Field(ge=0)] = 1
     """Epochs on the public images before a client's first round."""
     digest_epochs: Annotated[int, Field(ge=1)] = 1
@@ -58,7 +58,7 @@ class Config(MethodConfig):
     digest_batch: Annotated[int, Field(ge=1)] = 256
     """Public images per step of the digest."""
     digest_lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Of Adam, for the digest."""
+    """Learning rate of the digest's Adam."""
 
     @property
     def needs_public(self) -> bool:

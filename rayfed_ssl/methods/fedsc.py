@@ -63,17 +63,17 @@ class Config(MethodConfig):
     weights: Literal["size", "uniform"] = "size"
     """How clients count in the mean of models: by their number of images, or all the same."""
     alpha: Literal["decay", "share"] = "decay"
-    """Linearly from 1 to the floor over rounds, or q_j throughout."""
+    """Weight of a client's own correlations: ``decay``, linearly from 1 to the floor; ``share``, q_j throughout."""
     alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None
     """Alpha falls from 1 towards it: 1 - (1 - floor) (t - 1) / rounds in round t; null: q_j."""
     sharing_passes: Annotated[int, Field(ge=1)] = 10
-    """V', views per image that R_j is averaged over."""
+    """V', how many views of an image R_j is averaged over."""
     rest: Literal["shares", "uniform"] = "shares"
     """How the others count in R_{-j}: by their number of images, or all the same."""
     sharing_mode: Literal["eval", "train"] = "eval"
-    """Mode of the network as it shares; ``train``: BatchNorm's statistics of the batch."""
+    """Mode of the network that R_j is computed with; ``train``: BatchNorm uses the statistics of the batch."""
     share_every: Annotated[int, Field(ge=1)] = 1
-    """Rounds between exchanges of R; in between the last ones serve."""
+    """R is exchanged every so many rounds; in between the last matrices are used."""
     share_rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     """The rounds that exchange R, in place of ``share_every``."""
     privacy: PrivacyConfig | None = None

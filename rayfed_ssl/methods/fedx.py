@@ -40,7 +40,7 @@ Weight = Annotated[float, Field(ge=0)]
 class Config(fedavg.Config):
     name: Literal["fedx"] = "fedx"
     target_temperature: Annotated[float, Field(gt=0)] = 0.1
-    """Of the relations' target; NT-Xent and the relations themselves have ``objective.temperature``."""
+    """Temperature of the relations' target; NT-Xent and the relations themselves use ``objective.temperature``."""
     local_relation: Weight = 1.0
     """Weight of the relations between a client's own views."""
     global_contrast: Weight = 1.0

@@ -47,7 +47,7 @@ class Config(fedavg.Config):
     distillation: Annotated[float, Field(ge=0)] = 0.1
     """Weight of the distillation."""
     temperature: Annotated[float, Field(gt=0)] = 0.5
-    """Of the distillation."""
+    """Temperature of the distillation."""
 
 
 class Client(EncoderClient[Config]):
