@@ -9,10 +9,10 @@ client's state.
 
 ``dictionary_size: 0``, ``ensembling: 0`` and ``alignment: false`` switch the modules off one by one.
 
-Differs: the paper does not say how K entries are drawn from many more: here uniformly, anew each round, for each client
-from the others' (``exclude_own``), of which the server keeps what each uploaded last. L_h and L_z are means over a
-batch, where eq. 11 and 12 have sums. z^t is of the clean image in eval mode. The alignment model trains on the run's
-objective.
+Differs: the paper does not say how K entries are drawn from many more. Here they are drawn uniformly, anew each round,
+for each client from those of the others (``exclude_own``); the server keeps what each client uploaded last. L_h and L_z
+are means over a batch, where eq. 11 and 12 have sums. z^t is of the clean image in eval mode. The alignment model
+trains on the run's objective.
 
 Shape legend: B batch, D projection, H features, n_u images of a client, K dictionary, U union of uploads, M public
 images.

@@ -9,7 +9,7 @@ theorem).
 ``plugins: [{name: fedfoa}]`` adds the term to any method's local objective. ``method.name: fedfoa`` is this plug-in
 over a local objective; no weights cross, so every client may have its own architecture.
 
-The paper leaves open the norm of eq. 7, whose projections Z are, and how they are scaled (``norm``, ``views``,
+The paper leaves open the norm of eq. 7, whose projections Z holds, and how they are scaled (``norm``, ``views``,
 ``normalize``, ``scale``). R has a non-negative diagonal: with arbitrary signs, as of Householder's QR, its mean over
 batches would cancel, and traces could not be compared.
 

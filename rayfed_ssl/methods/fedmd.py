@@ -6,10 +6,10 @@ One exchange a round: the consensus down, outputs up; no weights cross. A client
 replies with the projections (M, D) of M clean public images, another subset each round. The server takes their mean,
 every client counting the same, the receiver included. Public images are published once; a subset follows from the seed.
 
-Differs: outputs are projections, where the paper has class logits, and the objective needs no labels. Spaces that
-nothing aligns are averaged; whether that helps is for the run to show. A round starts with the digest, so the first one
-has none, and what goes up in the last one serves nobody. Digesting is in eval mode: public images leave no trace in
-BatchNorm's statistics.
+Differs: outputs are projections, where the paper has class logits, and the objective needs no labels. Nothing aligns
+the clients' spaces before they are averaged; whether that helps, a run has to show. A round starts with the digest, so
+the first one has none, and what goes up in the last one is not used. Digesting is in eval mode: public images leave no
+trace in BatchNorm's statistics.
 
 Shape legend: M public images of a round, D projection.
 """

@@ -1,19 +1,19 @@
 """FedSC: spectral contrast against everybody's correlations (Jing et al. 2024, Algorithm 1).
 
-A round has two exchanges: weights down and R_j up; R_{-j} down and weights up. The mean of the others, R_{-j} = sum_{k
-!= j} q_k R_k / (1 - q_j), lets client j contrast against images it never sees: L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2
-(1 - alpha) Tr(R_j R_{-j}) (eq. 5). With alpha = q_j the q-weighted sum of the clients' gradients is the gradient of
-the global loss (eq. 6).
+A round has two exchanges: weights down and R_j up; R_{-j} down and weights up. The mean of the others,
+``R_{-j} = sum_{k != j} q_k R_k / (1 - q_j)``, lets client j contrast against images it never sees:
+``L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2 (1 - alpha) Tr(R_j R_{-j})`` (eq. 5). With alpha = q_j the q-weighted sum of
+the clients' gradients is the gradient of the global loss (eq. 6).
 
 The first round that shares asks everybody. A client that is not asked is represented by the matrix it sent last. An
-exchange whose matrices would serve in no round with alpha below 1 does not take place.
+exchange is left out if alpha is 1 in every round that would use its matrices.
 
 With ``method.privacy`` each client adds Gaussian noise to R_j before it leaves (Algorithm 2, DP-CalR). Embeddings are
 clipped to ||z||^2 <= mu = ``objective.clip`` in sharing and in training. A client's epsilon counts the matrices it did
 release. Nothing else that leaves a client is private: see ``rayfed_ssl.methods.parts.privacy``.
 
 Differs: in the released code clients count alike (``weights`` and ``rest``: uniform) and alpha falls towards 0.2
-(``alpha_floor``), which is q_j of five equal clients alone; here it falls towards q_j.
+(``alpha_floor``), which is q_j only if there are five equal clients; here it falls towards q_j.
 
 Shape legend: D projection, N clients.
 """
