@@ -63,7 +63,7 @@ class Config(MethodConfig):
     weights: Literal["size", "uniform"] = "size"
     """How clients count in the mean of models: by their number of images, or all the same."""
     alpha: Literal["decay", "share"] = "decay"
-    """Weight of a client's own correlations: ``decay``, linearly from 1 to the floor; ``share``, q_j throughout."""
+    """Weight of a client's own correlations: ``decay``, linearly from 1 towards the floor; ``share``, always q_j."""
     alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None
     """Alpha falls from 1 towards it: 1 - (1 - floor) (t - 1) / rounds in round t; null: q_j."""
     sharing_passes: Annotated[int, Field(ge=1)] = 10
