@@ -60,7 +60,7 @@ class Config(MethodConfig):
     local_clusters: Count = 16
     """L, how many clusters a client finds; fewer where its memory is smaller."""
     memory: Annotated[int, Field(ge=2)] = 128
-    """M, how many projections a client clusters, one of an image; as many as it has images, where these are fewer."""
+    """M, how many projections a client clusters; as many as it has images, where these are fewer."""
     decay: Annotated[float, Field(ge=0, le=1)] = 0.996
     """What the momentum target keeps of itself at each step."""
     rotation: Annotated[float, Field(ge=0)] = 1.0
