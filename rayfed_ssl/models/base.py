@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Encoder(nn.Module):
-    """f: images (B, C, S, S) -> features (B, dim); C is 3, or 1 for grey images."""
+    """f: images (B, C, S, S) -> features (B, dim); C is ``data.channels``."""
 
     dim: int
 
