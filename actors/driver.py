@@ -56,7 +56,8 @@ class ProgressLog:
 
     def append(self, progress: Progress) -> None:
         with self._lock:
-            self._before += len(self._lines) == self._lines.maxlen
+            if len(self._lines) == self._lines.maxlen:
+                self._before += 1  # the append lets the oldest go
             self._lines.append(progress)
             self.round = progress.round
 

@@ -107,7 +107,7 @@ class Asha(Block):
     grace: Annotated[int, Field(ge=1)] = 1
     """Rounds before a trial may be stopped."""
     reduction: Annotated[float, Field(gt=1)] = 3.0
-    """Of this many trials at a rung one goes on."""
+    """One of so many trials at a rung goes on."""
 
 
 class Pbt(Block):

@@ -66,7 +66,7 @@ class SweepConfig(Block):
     trials: Annotated[int, Field(ge=1)] | None = None
     """Configurations tried; null: the whole grid, else 20."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the search; a run's own is ``overrides.seed``."""
+    """Seed of the search; a run's own is ``overrides.seed``."""
     metric: str = "accuracy.knn"
     """Dotted key of summary.json: what trials are chosen by; ``select.knn`` where the base holds images out,
     ``features.rankme`` where it reads no labels."""

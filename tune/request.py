@@ -167,7 +167,7 @@ def _of_runs(
 
 
 def _configs(runs: Sequence[Path]) -> Iterator[RunConfig]:
-    """Of the runs whose configuration can be read without code of their own."""
+    """The configurations that can be read without the runs' own code."""
     for run in (run for given in runs for run in _run_folders(given)):
         try:
             config = load_untrusted(run / "config.yaml")

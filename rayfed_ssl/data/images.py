@@ -52,7 +52,7 @@ class BadImage(Exception):
 
     @classmethod
     def unless_set(cls, key: str, reason: str) -> Self:
-        """Of an image that the right value of ``key`` may decode."""
+        """The error of an image that the right value of ``key`` may decode."""
         bad = cls(reason)
         bad.to_set = key
         return bad

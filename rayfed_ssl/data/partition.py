@@ -81,7 +81,7 @@ class ClassesPerClient(Partition):
 
     name: Literal["classes_per_client"] = "classes_per_client"
     classes: int = Field(2, ge=1)
-    """How many each client holds parts of."""
+    """How many classes each client holds parts of."""
 
     def shards(self, deal: Deal) -> Sequence[Indices]:
         return rules.classes_per_client(deal.chosen, deal.labels, deal.clients, self.classes, deal.draw)

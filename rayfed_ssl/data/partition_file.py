@@ -43,7 +43,7 @@ class Origin:
 
     @property
     def metadata(self) -> dict[bytes, bytes]:
-        """Of the schema of a Parquet file."""
+        """What a Parquet file's schema says of it."""
         return {METADATA: json.dumps({"clients": self.clients, "public": self.public}).encode()}
 
 

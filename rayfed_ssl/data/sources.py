@@ -75,13 +75,13 @@ class SourceConfig(Block):
     the root folder of torchvision's data sets; ``digits`` reads none.
     """
     layout: Layout = "classes"
-    """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/`` and
-    ``test/``, where a fifth of each class is held out; with ``clients_flat`` only the first folder
-    means anything, the client, and with ``flat`` none; all images are unlabelled then.
+    """Folders of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/``
+    and ``test/``, where a fifth of each class is held out; with ``clients_flat`` only the first folder means anything,
+    the client, and with ``flat`` none; all images are unlabelled then.
     """
     group: Annotated[str, AfterValidator(expression)] | None = None
-    """Of an ``imagefolder``: a regular expression that finds whom or what an image shows, such as the patient, in its
-    path below ``path``, as ``person[0-9]+`` does; with brackets it is what they hold. ``dicom:PatientID`` is what an
+    """For an ``imagefolder``, a regular expression that finds whom or what an image shows, such as the patient, in its
+    path below ``path``, as ``person[0-9]+`` does; with brackets, what they hold. ``dicom:PatientID`` is what an
     attribute of a DICOM file says, ``dicom:InstitutionName/PatientID`` what several do. Images of one are held out
     together: by the fifth that becomes the tests, and by ``evaluation.select``; an image of which nothing is found is
     one of its own. null: each image is.
@@ -109,11 +109,11 @@ class SourceConfig(Block):
     channels: int = Field(3, ge=1, le=MOST_BANDS)
     """3: RGB; 1: grey; else so many bands, as in arrays and TIFF, of which none is a colour or transparency."""
     bands: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=MOST_BANDS)] | None = None
-    """Of arrays and TIFF: which bands are read, in this order, numbered from 1 as GDAL and rasterio do; as many as
+    """Which bands of arrays and TIFF are read, in this order, numbered from 1 as GDAL and rasterio do; as many as
     ``channels``. Three are RGB, as ``[4,3,2]`` of Sentinel-2, one is grey. null: all.
     """
     nodata: Annotated[float, Field(allow_inf_nan=False)] | Literal["file"] | None = None
-    """Of images read band by band (``bands``, or other ``channels`` than 1 and 3): which values are missing. They count
+    """Which values are missing in images read band by band (``bands``, or other ``channels`` than 1 and 3). They count
     for no range and become 0. ``file``: NaN, infinity, and a TIFF's GDAL_NODATA; a number: NaN, infinity and it; null:
     NaN and infinity cannot be decoded, and GDAL_NODATA is a value like any other.
     """

@@ -27,7 +27,7 @@ class ClusterConfig(Block):
     """Clustering by k-means."""
 
     clusters: int | None = Field(None, ge=1)
-    """Of k-means; null: as many as there are classes with a labelled image. Never more than images."""
+    """Clusters of k-means; null: as many as there are classes with a labelled image. Never more than images."""
     starts: int = Field(10, ge=1)
     """Runs of k-means from different centres, of which the tightest counts."""
     normalise: bool = True

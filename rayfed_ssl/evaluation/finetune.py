@@ -47,7 +47,7 @@ class FineTuneConfig(Block):
     head_lr: float = Field(0.3, gt=0)
     """Learning rate of the head."""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Of SGD."""
+    """Momentum of ``sgd``."""
     hidden: int | None = Field(None, ge=1)
     """Width of a hidden layer with ReLU in the head; null: a linear head."""
     crop_scale: tuple[Share, Share] = (0.64, 1.0)

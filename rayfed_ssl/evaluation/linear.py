@@ -55,9 +55,9 @@ class LinearConfig(Block):
     recipes: tuple[RecipeName, ...] = ("ours",)
     """``ours`` is recorded as ``linear``, a paper's beside it as ``linear_<recipe>``."""
     epochs: int = Field(200, ge=1)
-    """Of ``ours``: passes over the train images."""
+    """Passes over the train images, in the recipe ``ours``."""
     lr: float = Field(3e-3, gt=0)
-    """Of ``ours``: learning rate."""
+    """Learning rate of the recipe ``ours``."""
     batch_size: int = Field(2048, ge=1)
     """Images per step; never more than a tenth of the train images."""
 

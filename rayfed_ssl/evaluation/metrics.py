@@ -86,8 +86,8 @@ def auc_contributions(scores: Tensor, truth: Tensor) -> NDArray[np.float64]:
 
 
 def _stratum_weight(count: int, total: int) -> float:
-    """Of deviations of ``count`` images from their own mean: their variance over all ``total`` images divided by
-    ``total`` is then the sample variance (count - 1) divided by ``count``. One image does not deviate.
+    """The factor of the deviations of ``count`` images from their own mean with which their variance over all ``total``
+    images, divided by ``total``, is the sample variance (count - 1) divided by ``count``. One image does not deviate.
     """
     return math.sqrt(total * (total - 1) / (count * (count - 1))) if count > 1 else 0.0
 

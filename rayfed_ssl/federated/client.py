@@ -205,7 +205,7 @@ class EncoderClient(Generic[Config]):
 
     @property
     def learning_rate(self) -> float:
-        """Of this round: ``local_optimizer.round_learning_rate``'s answer."""
+        """This round's learning rate, by ``local_optimizer.round_learning_rate``."""
         return round_learning_rate(self.config.train.optimizer, self.round, self.config.train.rounds)
 
     @property

@@ -5,10 +5,11 @@ A pure function of the configuration and the images, so a driver, an actor and a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -158,57 +159,46 @@ def load_federation(config: RunSettings, cache: Path | None = None) -> Federatio
     if config.data.tasks is not None:
         return _task_federation(config, dataset)
     _check_measurable(config, dataset)
-    train = dataset.train
-    public_config = config.data.public
-    split, public, public_indices, held_out = config.data.partition, None, None, None
-    public_scaling: Scaling | None = None
-    public_digest: str | None = None
-    public_notes: tuple[Note, ...] = ()
-    rest = np.arange(len(train.labels))
-    if config.evaluation.select is not None:
+    train, split, select = dataset.train, config.data.partition, config.evaluation.select
+    rest, held_out, public_indices = np.arange(len(train.labels)), None, None
+    if select is not None:
         spared = train.clients if split.natural else None
-        share = config.evaluation.select.share
-        held_out = stratified_share(train.labels, share, config.seed, spared, train.groups)
+        held_out = stratified_share(train.labels, select.share, config.seed, spared, train.groups)
         rest = np.delete(rest, held_out)
-    if public_config.source == "share":
-        public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
+    if config.data.public.source == "share":
+        share = config.data.public.share
+        public_indices, rest = partitions.take_public(split, train.labels, share, config.seed, rest)
     shards = _shards(config, train, rest, held_out)
-    partition_notes = as_notes(split.notes(train, rest, shards))
-    if config.evaluation.select is not None and held_out is not None:
-        shown = over_share(train.labels, held_out, config.evaluation.select.share, train.groups is not None)
-        unused = not_chosen_by(train.labels, held_out, config.evaluation.selecting)
-        partition_notes = as_notes([*shown, *unused, *partition_notes])
+    partition_notes = as_notes([*_held_out_notes(config, train, held_out), *split.notes(train, rest, shards)])
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train
-    given_away = public_config.source == "client 0" and config.uses_public  # others train on that shard like any other
+    given_away = config.data.public.source == "client 0" and config.uses_public  # else that client trains as any other
     if given_away:
         public_indices, shards = _give_away(shards)
-    if public_config.images is not None:
-        public_set = _of_another_source(public_config.images, config, train, cache)
-        public, public_scaling, public_digest = public_set.train, public_set.scaling, public_set.digest
-        public_notes = public_set.notes
-        if public_config.sample is not None:
-            public = _sample(public, public_config.sample, config.seed)
-    elif public_indices is not None:
-        public = train.rows(public_indices)
-    names = partitions.client_names(split, train, config.clients.count)
-    train_shards = tuple({"train": shard} for shard in shards)
-    own_tests = _own_tests(split, dataset, len(shards))
+    public = _public(config, train, public_indices, cache)
     return Federation(
         dataset=dataset,
-        shards=train_shards,
-        public=public,
+        shards=tuple({"train": shard} for shard in shards),
+        public=public.images,
         public_indices=public_indices,
-        names=names,
-        own_tests=own_tests,
+        names=partitions.client_names(split, train, config.clients.count),
+        own_tests=_own_tests(split, dataset, len(shards)),
         held_out=held_out,
-        public_scaling=public_scaling,
-        public_digest=public_digest,
-        public_notes=public_notes,
+        public_scaling=public.scaling,
+        public_digest=public.digest,
+        public_notes=public.notes,
         partition_notes=partition_notes,
         given_away=given_away,
     )
+
+
+def _held_out_notes(config: RunSettings, train: Images, held_out: np.ndarray | None) -> Iterator[Note | str]:
+    """Lines on the training images that nobody holds (``evaluation.select``)."""
+    select = config.evaluation.select
+    if select is not None and held_out is not None:
+        yield from over_share(train.labels, held_out, select.share, train.groups is not None)
+        yield from not_chosen_by(train.labels, held_out, config.evaluation.selecting)
 
 
 def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.ndarray | None) -> list[np.ndarray]:
@@ -233,6 +223,25 @@ def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.n
             raise error from None
         share = config.evaluation.select.share
         raise UserError(leaves_too_few(str(error), share, held_out, len(train))) from error
+
+
+class _Public(NamedTuple):
+    """The public images; of another source also how they were read."""
+
+    images: Images | None = None
+    scaling: Scaling | None = None
+    digest: str | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def _public(config: RunSettings, train: Images, indices: np.ndarray | None, cache: Path | None) -> _Public:
+    """The images of ``data.public.images``, or those at ``indices`` of the training images, or none."""
+    source, sample = config.data.public.images, config.data.public.sample
+    if source is None:
+        return _Public() if indices is None else _Public(train.rows(indices))
+    found = _of_another_source(source, config, train, cache)
+    images = found.train if sample is None else _sample(found.train, sample, config.seed)
+    return _Public(images, found.scaling, found.digest, found.notes)
 
 
 def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:

@@ -41,7 +41,7 @@ NO_WORD = re.compile(r"\?+|-{2,}|\.+")
 def remarks(dataset: Dataset, metrics: Collection[str] = ()) -> tuple[Note, ...]:
     """All there is to know of images that no client holds; ``metrics`` as of ``of_classes``."""
     count = len(dataset.skipped)
-    skipped = Note.shareable(f"{count} broken image{' is' if count == 1 else 's are'} left out")
+    skipped = Note.shareable(f"{plural(count, 'broken image is', 'broken images are')} left out")
     return as_notes([
         *([skipped] if count else []), *dataset.notes, *copied(dataset, (), None), *of_classes(dataset, metrics),
     ])  # fmt: skip
@@ -92,7 +92,7 @@ Labelled = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _under_other_labels(images: Labelled, trained: Labelled) -> NDArray[np.bool_]:
-    """Of which labelled images ``trained`` has labelled copies, but none with the image's label."""
+    """Which labelled images have labelled copies in ``trained``, but none with the image's own label."""
     (content, labels), (known, theirs) = images, trained
     most = int(max(labels.max(initial=0), theirs.max(initial=0))) + 1
     known, theirs = known[theirs >= 0], theirs[theirs >= 0]

@@ -9,10 +9,10 @@ client's state.
 
 ``dictionary_size: 0``, ``ensembling: 0`` and ``alignment: false`` switch the modules off one by one.
 
-Differs: the paper does not say how K entries are drawn from many more: here uniformly, anew each round, for each client
-from the others' (``exclude_own``), of which the server keeps what each uploaded last. L_h and L_z are means over a
-batch, where eq. 11 and 12 have sums. z^t is of the clean image in eval mode. The alignment model trains on the run's
-objective.
+Differs: the paper does not say how K entries are drawn from many more. Here they are drawn uniformly, anew each round,
+for each client from those of the others (``exclude_own``); the server keeps what each client uploaded last. L_h and L_z
+are means over a batch, where eq. 11 and 12 have sums. z^t is of the clean image in eval mode. The alignment model
+trains on the run's objective.
 
 Shape legend: B batch, D projection, H features, n_u images of a client, K dictionary, U union of uploads, M public
 images.
@@ -52,19 +52,19 @@ IMAGES = "public_images"  # the name under which the public images are published
 class Config(MethodConfig):
     name: Literal["fedca"] = "fedca"
     dictionary_size: Annotated[int, Field(ge=0)] | None = None
-    """K, entries a client downloads, or all that there are while few clients have been asked; null: 1024, or as many as
-    all others have, where these are fewer; 0: no dictionary, nothing but weights goes up.
+    """K, how many entries a client downloads, or all that there are while few clients have been asked; null: 1024, or
+    as many as all others have, where these are fewer; 0: no dictionary, so only weights go up.
     """
     ensembling: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """a, what an entry keeps of its last value; 0: entries are this round's projections."""
+    """a, the share that an entry keeps of its last value; 0: entries are this round's projections."""
     exclude_own: bool = True
-    """Whether a client's draw holds no entries of its own."""
+    """Whether a client's own entries are left out of its draw."""
     alignment: bool = True
     """Whether features and projections of public images are held near the alignment model's."""
     beta: Annotated[float, Field(ge=0)] = 0.01
     """Weight of the alignment."""
     alignment_epochs: Annotated[int, Field(ge=1)] = 100
-    """Of the alignment model, on the public images."""
+    """Epochs of the alignment model on the public images."""
     alignment_batch: Annotated[int, Field(ge=2)] = 128
     """Public images per local step; all of them where they are fewer."""
 

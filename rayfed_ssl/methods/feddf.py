@@ -47,15 +47,15 @@ class Config(MethodConfig):
     weights: Literal["size", "uniform"] = "size"
     """How clients count in their architecture's mean: by their number of images, or all the same."""
     distance: Literal["mse", "cosine", "kl"] = "mse"
-    """Between the student's outputs and the ensemble's."""
+    """Distance between the student's outputs and the ensemble's."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of ``kl``."""
+    """Temperature of the softmaxes in the distance ``kl``."""
     steps: Annotated[int, Field(ge=1)] = 1000
-    """Of the distillation, per architecture and round (the paper: 10,000)."""
+    """Steps of the distillation, per architecture and round (the paper: 10,000)."""
     batch_size: Annotated[int, Field(ge=2)] = 128
     """Public images per step."""
     lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Of Adam, cosine over the steps."""
+    """Learning rate of the distillation's Adam, with a cosine schedule over the steps."""
     clip_norm: Annotated[float, Field(gt=0)] = 5.0
     """Largest norm of a step's gradient."""
 

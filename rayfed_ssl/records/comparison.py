@@ -163,7 +163,7 @@ class Row:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """That of the largest epsilon of its runs; None where one has none."""
+        """The guarantee with the largest epsilon of its runs; None where a run has none."""
         known = [run.guarantee for run in self.runs.values() if run.guarantee is not None]
         return max(known, key=lambda of: of.epsilon) if known and len(known) == len(self.runs) else None
 

@@ -252,7 +252,7 @@ def megabytes(count: float | None) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    """Of short runs with a decimal: two of less than a second each need not be alike."""
+    """Seconds, with a decimal for short runs: two of less than a second each need not be alike."""
     return "-" if value is None else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 

@@ -41,7 +41,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def cautions(comparison: Comparison) -> list[str]:
-    """Of the notes those without which values would be misread: what the marks on rows mean, rounds that trained
+    """The notes without which values would be misread: what the marks on rows mean, rounds that trained
     nobody, what runs noted, what was left out.
     """
     marks = [

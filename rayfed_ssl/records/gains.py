@@ -52,18 +52,18 @@ class GoalCost:
 
     @property
     def never(self) -> str:
-        """That runs did not arrive, in words; empty where all did."""
+        """How many runs did not arrive, in words; empty where all did."""
         return never(self.seeds, self.arrived)
 
 
 def never(seeds: int, arrived: int) -> str:
-    """That so many of ``seeds`` runs arrived at a goal, and no more, in words; empty where all did."""
+    """How many of ``seeds`` runs did not arrive at a goal, in words; empty where all did."""
     missing = seeds - arrived
     return "" if not missing else "never" if not arrived else f"never in {missing} of {seeds}"
 
 
 def goal_cost(runs: Mapping[int, OneRun], first: Mapping[int, OneRun], measure: str) -> GoalCost | None:
-    """Of runs by seed, with the first row's runs of the same seeds; None where none of these has a goal."""
+    """What ``runs``, by seed, took to the goals of the first row's runs of these seeds; None where none has a goal."""
     goals = {seed: goal(first[seed].curves.get(measure, {})) for seed in runs}
     known = {seed: wanted for seed, wanted in goals.items() if wanted is not None}
     if not known:

@@ -80,8 +80,9 @@ def drawn_interval(
 def _held_out(
     own: Mapping[int, OneRun], theirs: Mapping[int, OneRun], seeds: Sequence[int], measure: str
 ) -> DrawnInterval | str:
-    """Of one seed, what the number of held-out images allows. It takes answers as independent, for none is kept: where
-    they agree, as they mostly do, the true interval is narrower. Of several, each holds out images of its own.
+    """With one seed, the interval that the number of held-out images allows. It takes answers as independent, for none
+    is kept: where they agree, as they mostly do, the true interval is narrower. With several seeds, why there is none:
+    each may hold out images of its own.
     """
     held_out = [known for seed in seeds if (known := own[seed].held_out) is not None]
     if len(held_out) < len(seeds) or not counts_images(measure.removeprefix(SELECT)):

@@ -53,7 +53,7 @@ class Audited:
 
     @property
     def largest(self) -> Area | None:
-        """Of what crossed; None where nothing did."""
+        """The largest area of what crossed; None where nothing did."""
         return largest([self])
 
 

@@ -194,8 +194,8 @@ def replies_text(replies: Mapping[str, int]) -> str:
 
 
 def dropped(folder: Path) -> dict[str, int]:
-    """Of the clients left out because their call failed (``on_client_error: drop``): how many there were, and in how
-    many rounds, each client of a round counted once.
+    """How many clients were left out because their call failed (``on_client_error: drop``), and how often, each client
+    counted once per round.
     """
     rows = dropped_parts(folder).read(["round", "client"]).to_pylist()
     return {

@@ -194,7 +194,7 @@ def bytes_until(bookings: pa.Table) -> dict[int, int]:
 
 
 def last_until(values: Mapping[int, Number], round: int) -> Number | None:
-    """Of values by ascending round that of the last round up to ``round``; None where there is none."""
+    """The value of the last round up to ``round``, of values by ascending round; None where there is none."""
     rounds = list(values)
     place = bisect_right(rounds, round)
     return values[rounds[place - 1]] if place else None

@@ -11,7 +11,7 @@ import numpy as np
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.config import RunConfig, sends_weights
 from rayfed_ssl.data.holdout import leaves_too_few
 from rayfed_ssl.data.images import are_bands
@@ -66,7 +66,7 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
         remedy = f"data.partition.min_size={needed} leaves smaller clients out"
     smallest = min(federation.clients, key=lambda client: federation.sizes[client])
     size = int(federation.sizes[smallest])
-    images = f"{size} image{'' if size == 1 else 's'}"
+    images = plural(size, "image", "images")
     for reason, least in config.least_batches:
         if size < least:
             few = f"{federation.called(smallest)} has {images}; {reason} needs batches of at least {least}"
@@ -253,9 +253,7 @@ def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
     if made.steps * train.rounds >= ENOUGH_STEPS:
         return []
     more = "train.local_steps" if train.local_steps else "train.local_epochs, or a smaller train.batch_size"
-    steps, rounds = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in (
-        (made.steps, "local step"), (train.rounds, "round"),
-    ))  # fmt: skip
+    steps, rounds = plural(made.steps, "local step", "local steps"), plural(train.rounds, "round", "rounds")
     return [
         f"a client with {int(sizes[client])} images, as the median client, takes {steps} on {made.size} images in a "
         f"round, {made.steps * train.rounds} one after the other in {rounds}: too few for an encoder to learn much; "
@@ -318,5 +316,5 @@ def describe(config: RunConfig, federation: Federation) -> str:
         use = "to choose by" if labelled and config.evaluation.selecting else "for `rayfed-ssl leak` alone"
         line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
-        line += f"; {len(skipped)} broken image{'' if len(skipped) == 1 else 's'} left out, named in skipped_images.txt"
+        line += f"; {plural(len(skipped), 'broken image', 'broken images')} left out, named in skipped_images.txt"
     return line

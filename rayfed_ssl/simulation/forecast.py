@@ -57,7 +57,7 @@ BUSY = 1.5  # a step that takes so many times what a processor worked on it has 
 
 
 class StepTime(NamedTuple):
-    """Of a local step: seconds on the clock, and seconds of processors in this process, all threads together."""
+    """How long a local step takes: seconds on the clock, and of processors in this process, all threads together."""
 
     wall_s: float
     cpu_s: float
@@ -83,7 +83,7 @@ class Forecast:
     notes: tuple[str, ...] = ()
 
     def seconds(self, actors: int) -> float:
-        """Of training with so many clients at a time, each on a device like this one."""
+        """Seconds of training with so many clients at a time, each on a device like this one."""
         return (self.steps * self.step_s + (self.passes or 0) * self.pass_s) / actors
 
     def idle_share(self) -> float | None:

@@ -115,8 +115,8 @@ def _downloads(config: RunConfig, federation: Federation, at_once: int, targets_
 
 
 def _versions(config: RunConfig, clients: int) -> int:
-    """Of how many versions of the model the replies of one round can be: those of clients at work when it began, and
-    the newest.
+    """How many versions of the model the replies of one round can come from: those of clients at work when it began,
+    and the newest.
     """
     server = config.server
     if server.schedule == "sync":

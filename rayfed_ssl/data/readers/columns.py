@@ -51,8 +51,8 @@ class Columns(Block):
     tests and by ``evaluation.select``; null: each image alone. Files of test images need no such column.
     """
     split: str | None = None
-    """Of one ``table``, or of Parquet files without any of a test split: which images train and which test, as
-    ``train``, ``test`` or ``val``; null: a fifth of each class tests. Not of ``arrays``.
+    """Which images train and which test, as ``train``, ``test`` or ``val``, in one ``table`` or in Parquet files of
+    which none is a test split; null: a fifth of each class tests. Not of ``arrays``.
     """
 
     @model_validator(mode="after")

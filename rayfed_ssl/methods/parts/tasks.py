@@ -1,4 +1,4 @@
-"""A client with a classification task of its own (``data.tasks``): what FedLinked, trunk averaging and local share.
+"""A client with a classification task of its own (``data.tasks``), as in FedLinked, trunk averaging and local.
 
 It has supervised epochs with early stopping, a head that is fine-tuned on a frozen trunk, and a roll-back to the best
 round. A client's images are split in four (thesis, Table 4.1). ``train`` is trained on. ``es`` decides early stopping
