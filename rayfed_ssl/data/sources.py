@@ -58,7 +58,7 @@ from rayfed_ssl.data.readers.parquet.source import parquet_source
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.data.readers.tables.source import table_source
 from rayfed_ssl.data.readers.torchvision import torchvision_source
-from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, AS_TABLE, FROM_TABLE, READ_TABLES, TABLES, of_container
+from rayfed_ssl.data.readers.walking import ARCHIVES, FROM_TABLE, READ_TABLES, TABLES, of_container, read_by
 from rayfed_ssl.data.source_notes import recounted
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -231,10 +231,8 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
     if not path.is_dir():
         hint = "; unpack it" if path.suffix.lower() in ARCHIVES else ""
         hint = of_container(path) or hint
-        hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
         hint = f"; {FROM_TABLE}" if path.suffix.lower() in TABLES else hint
-        hint = f"; {key}.{AS_TABLE}" if path.suffix.lower() in READ_TABLES else hint
-        hint = f"; {key}.name=arrays reads it" if path.suffix.lower() in ARRAYS else hint
+        hint = read_by(path, key) or hint
         raise UserError(
             f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images{hint}"
         )
@@ -250,7 +248,7 @@ def _arrays(config: SourceConfig, cache: Path, key: str) -> Source:
 def _table(config: SourceConfig, cache: Path, key: str) -> Source:
     path = existing(config, key)
     if path.is_file() and path.suffix.lower() not in READ_TABLES:
-        hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else "; save it as CSV"
+        hint = read_by(path, key) or "; save it as CSV"
         raise UserError(f"{key}.path: {printable(path)} is no .csv, .tsv or .jsonl file{hint}")
     return table_source(path, config.limits, key, config.columns, config.test_split)
 

@@ -168,7 +168,7 @@ def load_federation(config: RunSettings, cache: Path | None = None) -> Federatio
     if config.data.public.source == "share":
         share = config.data.public.share
         public_indices, rest = partitions.take_public(split, train.labels, share, config.seed, rest)
-    shards = _shards(config, train, rest, held_out)
+    shards = _shards(config, dataset, rest, held_out)
     partition_notes = as_notes([*_held_out_notes(config, train, held_out), *split.notes(train, rest, shards)])
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
@@ -201,20 +201,22 @@ def _held_out_notes(config: RunSettings, train: Images, held_out: np.ndarray | N
         yield from not_chosen_by(train.labels, held_out, config.evaluation.selecting)
 
 
-def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.ndarray | None) -> list[np.ndarray]:
+def _shards(config: RunSettings, dataset: Dataset, rest: np.ndarray, held_out: np.ndarray | None) -> list[np.ndarray]:
     """``rest``, shared out by the partition. Raises UserError where that cannot be done; the message names
-    ``evaluation.select`` where it could be done with the held-out images added.
+    ``evaluation.select`` where it could be done with the held-out images added, and says how the images were read where
+    they have no label, or no client, that the partition goes by: a column may hold them.
     """
+    train, split = dataset.train, config.data.partition
 
     def partitioned(rows: np.ndarray) -> list[np.ndarray]:
         natural = NaturalClients(train.clients, train.client_names)
-        return partitions.partition(
-            config.data.partition, train.labels, config.clients.count, config.seed, natural, rows
-        )
+        return partitions.partition(split, train.labels, config.clients.count, config.seed, natural, rows)
 
     try:
         return partitioned(rest)
     except UserError as error:
+        if (split.by_label and not (train.labels >= 0).any()) or (split.natural and train.clients is None):
+            raise _as_read(error, dataset) from None
         if held_out is None or config.evaluation.select is None:
             raise
         try:
@@ -265,7 +267,12 @@ def _check_measurable(config: RunSettings, dataset: Dataset) -> None:
     try:
         evaluation.check(config.evaluation, train, test, config.data.image_size)
     except UserError as error:
-        raise UserError("\n".join([str(error), *(f"data: {note}" for note in dataset.notes)])) from None
+        raise _as_read(error, dataset) from None
+
+
+def _as_read(error: UserError, dataset: Dataset) -> UserError:
+    """``error``, with a line for each note on how the images were read."""
+    return UserError("\n".join([str(error), *(f"data: {note}" for note in dataset.notes)]))
 
 
 def _give_away(shards: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
