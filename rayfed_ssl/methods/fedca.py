@@ -156,9 +156,7 @@ class Client(EncoderClient[Config]):
         """h_al (M, H) and z_al (M, D) of the frozen alignment model: eval mode, clean images, not normalised."""
         network = self.context.network(self.encoder, "alignment")
         unpack(self.context.published["alignment_model"], network)
-        network.eval()
-        parts = torch.split(pixels, self.config.evaluation.batch_size)
-        h = torch.cat([network.represent(self.context.clean(part)) for part in parts])
+        h = self.context.outputs(network, pixels, network.represent)
         return h, network.project_features(h)
 
 
