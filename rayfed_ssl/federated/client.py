@@ -82,11 +82,6 @@ class EncoderClient(Generic[Config]):
         self.plugins: Mapping[str, Attached] = {name: half(self) for name, half in halves.items()}
 
     @property
-    def bench(self) -> ProcessContext:
-        """``context`` by its earlier name, for method files of earlier runs."""
-        return self.context
-
-    @property
     def method(self) -> Config:
         """This method's own config block."""
         return cast(Config, self.config.method)

@@ -116,8 +116,7 @@ class Clock:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take a checkpoint's state."""
-        self.now, self.sent = float(state["now"]), Counter(state["sent"])
-        self.server_s = float(state.get("server_s", 0.0))  # older checkpoints have none: server work was free
+        self.now, self.server_s, self.sent = float(state["now"]), float(state["server_s"]), Counter(state["sent"])
 
     def hear(self, client: int, direction: Direction, count: int) -> None:
         """Note that the ledger booked ``count`` bytes to or from a client."""

@@ -31,12 +31,9 @@ class FailurePolicy:
     def state(self) -> dict[str, Any]:
         return {"rounds": self.rounds, "clients": sorted(self.clients), "success": self.success}
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Take a checkpoint's state; None is that of a run which did not count, in whose rounds clients succeeded."""
-        if state is None:
-            self.succeeded()
-        else:
-            self.rounds, self.clients, self.success = state["rounds"], set(state["clients"]), state["success"]
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take a checkpoint's state."""
+        self.rounds, self.clients, self.success = state["rounds"], set(state["clients"]), state["success"]
 
     def succeeded(self) -> None:
         """Note a round in which some client did what it was asked: counting starts again."""

@@ -125,6 +125,15 @@ class ProcessContext:
         self.images_read += len(pixels)
         return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
 
+    @torch.no_grad()
+    def outputs(self, network: Network, pixels: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """(n, D) float32 of clean images by ``part`` of the network, in eval mode from now on, at most
+        ``evaluation.batch_size`` images at a time.
+        """
+        network.eval()
+        batches = torch.split(pixels, self.config.evaluation.batch_size)
+        return torch.cat([part(self.clean(batch)).float() for batch in batches])
+
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(

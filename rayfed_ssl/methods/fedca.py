@@ -44,9 +44,8 @@ from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
-K = "dictionary_size"  # in the server's state
 LARGEST = 1024  # entries of a dictionary whose size is not given
-IMAGES = "public_images"  # the name under which the public images are published, in older checkpoints, too
+IMAGES = "public_images"  # the name under which the public images are published
 
 
 class Config(MethodConfig):
@@ -156,9 +155,7 @@ class Client(EncoderClient[Config]):
         """h_al (M, H) and z_al (M, D) of the frozen alignment model: eval mode, clean images, not normalised."""
         network = self.context.network(self.encoder, "alignment")
         unpack(self.context.published["alignment_model"], network)
-        network.eval()
-        parts = torch.split(pixels, self.config.evaluation.batch_size)
-        h = torch.cat([network.represent(self.context.clean(part)) for part in parts])
+        h = self.context.outputs(network, pixels, network.represent)
         return h, network.project_features(h)
 
 
@@ -183,7 +180,6 @@ class Service(EncoderClient[Config]):
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
-        self.state[K] = self.dictionary_size
         self.state["dictionaries"] = {}  # client -> (n_u, D), what it uploaded last
         if self.method.alignment:
             cohort.publish(IMAGES, np.asarray(self.setup.federation.public_images.pixels))
@@ -220,14 +216,9 @@ class Server(MethodServer[Config]):
 
     @property
     def dictionary_size(self) -> int:
-        """K of this run. One that is not given is kept with the state: runs of earlier versions took no more than the
-        smallest round uploads, and go on so.
-        """
-        if self.method.dictionary_size is not None:
-            return self.method.dictionary_size
-        if "dictionaries" in self.state and K not in self.state:
-            return min(LARGEST, smallest_round(self.config, self.setup.federation))
-        return int(self.state.get(K, min(LARGEST, most_entries(self.config, self.setup.federation))))
+        """K of this run."""
+        given = self.method.dictionary_size
+        return min(LARGEST, most_entries(self.config, self.setup.federation)) if given is None else given
 
     def notes(self) -> list[str]:
         if self.method.dictionary_size is not None or self.dictionary_size == LARGEST:
@@ -292,13 +283,6 @@ def most_entries(config: RunSettings, federation: Federation) -> int:
     """
     sizes = federation.sizes[list(federation.clients)]
     return int(sizes.sum() - (sizes.max() if config.method_as(Config).exclude_own else 0))
-
-
-def smallest_round(config: RunSettings, federation: Federation) -> int:
-    """The fewest entries that one round can upload for a client to draw from: those of the smallest clients."""
-    sizes = np.sort(federation.sizes[list(federation.clients)])
-    asked = config.participants(len(sizes))
-    return int(sizes[: asked - 1 if config.method_as(Config).exclude_own else asked].sum())
 
 
 def sources(method: Config) -> str:

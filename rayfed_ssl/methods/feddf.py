@@ -108,12 +108,10 @@ class Service(EncoderClient[Config]):
             own.copy_(self.outputs(encoder, sent["weights"]))
         return {"agreed": consensus(outputs).cpu().numpy()}
 
-    @torch.no_grad()
     def outputs(self, encoder: str, weights: Weights) -> Tensor:
         """One teacher's projections of clean images in eval mode: (M, D)."""
-        network = self.loaded(encoder, weights).eval()
-        parts = torch.split(self.public_pixels(), self.config.evaluation.batch_size)
-        return torch.cat([network.project(self.context.clean(part)).float() for part in parts])
+        network = self.loaded(encoder, weights)
+        return self.context.outputs(network, self.public_pixels(), network.project)
 
     def distil(self, encoder: str, weights: Weights, agreed: np.ndarray) -> dict[str, Any]:
         """The student that ``weights`` become after all steps towards ``agreed`` (M, D)."""

@@ -20,7 +20,7 @@ Shape legend: N public images, B batch, m anchors, d embedding (d_k of client k)
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -216,14 +216,9 @@ class Client(Embedding):
         self.fit()
         if weights is None:
             self.keep_own()
-        return encode_rows(torch.cat(list(self.clean_units(self.published_pixels()))), self.method.upload)
-
-    @torch.no_grad()
-    def clean_units(self, pixels: Tensor) -> Iterator[Tensor]:
-        """Unit rows of clean images in their order, in eval mode."""
-        self.network.eval()
-        for part in torch.split(pixels, self.config.evaluation.batch_size):
-            yield self.units(self.network, self.context.clean(part))
+        network, public = self.network, self.published_pixels()
+        rows = self.context.outputs(network, public, lambda images: self.units(network, images))
+        return encode_rows(rows, self.method.upload)
 
 
 class Service(Embedding):

@@ -51,15 +51,11 @@ class LastOutcomes:
         kept = {"encoders": self.by_client, "untrained": self.untrained, "pixels": self.pixels}
         return {"round": self.round, **{name: _grouped(each) for name, each in kept.items()}}
 
-    def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Take what a checkpoint kept. Earlier versions kept ``[client, right, draws]`` for each client, or nothing of
-        untrained encoders and pixels, or nothing at all (None).
-        """
-        if state is None:
-            return
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what a checkpoint kept."""
         self.round = state["round"]
         self.by_client, self.untrained, self.pixels = (
-            _by_client(state.get(name, [])) for name in ("encoders", "untrained", "pixels")
+            _by_client(state[name]) for name in ("encoders", "untrained", "pixels")
         )
 
     def write(self, folder: Path, labels: NDArray[np.int64], names: Sequence[str] | None) -> None:
@@ -104,9 +100,8 @@ def _content(outcomes: Outcomes) -> object:
 
 
 def _by_client(groups: Sequence[Sequence[Any]]) -> ByClient:
-    """The reverse of :func:`_grouped`; where an earlier version wrote, a group is one client and no list."""
+    """The reverse of :func:`_grouped`."""
     found: ByClient = {}
     for clients, right, draws in groups:
-        outcomes = Outcomes(right, draws)
-        found.update(dict.fromkeys(clients if isinstance(clients, list | tuple) else [clients], outcomes))
+        found.update(dict.fromkeys(clients, Outcomes(right, draws)))
     return found

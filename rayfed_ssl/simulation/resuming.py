@@ -13,7 +13,7 @@ from typing import Any
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, load_of_run, load_untrusted
-from rayfed_ssl.defaults import EARLIER, as_made
+from rayfed_ssl.defaults import as_made
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
@@ -36,14 +36,10 @@ WRITTEN = (  # what a run writes over, or deletes
 
 
 def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> RunConfig:
-    """The configuration with what has another default since the run in ``folder`` began: its ``model.initial``, and
-    keys of its method. A value that is not the default is left, and refused with the other changes. ``data.layout`` is
-    the run's where it is not set: trees of which it has to be set now were read without.
+    """The configuration with ``model.initial: common`` where the run in ``folder`` has it and the method's default is
+    another. A value that is not the default is left, and refused with the other changes.
     """
     existing = folder / "config.yaml"
-    if existing.is_file():
-        config = _with_layouts(config)
-    config = _method_as_begun(config, existing, say)
     differing = config.data.tasks is not None or config.clients.heterogeneous
     by_default = METHODS[config.method.name].info.independent and differing
     if config.model.initial == "common" or not by_default or not existing.is_file():
@@ -53,29 +49,6 @@ def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> Run
         return config
     say("model.initial: common, as this run began (its method's default is own since)")
     return config.model_copy(update={"model": config.model.model_copy(update={"initial": "common"})})
-
-
-def _with_layouts(config: RunConfig) -> RunConfig:
-    """The configuration with the layouts of the run's images and of transfer's set, to what they are by default."""
-    if "layout" not in config.data.model_fields_set:
-        data = config.data.model_copy(update={"layout": config.data.layout})
-        config = config.model_copy(update={"data": data})
-    transfer = config.evaluation.transfer
-    if transfer.data is not None and "layout" not in transfer.data.model_fields_set:
-        other = transfer.data.model_copy(update={"layout": transfer.data.layout})
-        evaluation = config.evaluation.model_copy(update={"transfer": transfer.model_copy(update={"data": other})})
-        config = config.model_copy(update={"evaluation": evaluation})
-    return config
-
-
-def _method_as_begun(config: RunConfig, existing: Path, say: Callable[[str], None]) -> RunConfig:
-    earlier = EARLIER.get(config.method.name, {})
-    unset = [key for key in earlier if getattr(config.method, key) is None]
-    method = configfile.read(existing).get("method") if unset and existing.is_file() else None
-    kept = {key: earlier[key] for key in unset if isinstance(method, dict) and method.get(key) == earlier[key]}
-    for key, value in kept.items():
-        say(f"method.{key}: {value}, as this run began (its default is null since)")
-    return config.model_copy(update={"method": config.method.model_copy(update=kept)}) if kept else config
 
 
 def examine_folder(

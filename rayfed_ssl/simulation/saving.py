@@ -31,7 +31,7 @@ class Restorable(Protocol):
         """What a checkpoint keeps of it, as ``storage.checkpoint`` takes it."""
 
     def restore(self, state: Any) -> None:
-        """Go on from a checkpoint's ``state``; None where the checkpoint is older than the part."""
+        """Go on from a checkpoint's ``state``."""
 
 
 class Saving:
@@ -73,9 +73,7 @@ def without_public_images(published: Mapping[str, Any], public: Images | None) -
 
 
 def published_again(saved: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
-    """The reverse of :func:`without_public_images`, of a run that has these public images, as it had. Checkpoints of
-    an earlier version hold the images themselves.
-    """
+    """The reverse of :func:`without_public_images`, of a run that has these public images, as it had."""
     named = {name for name, value in saved.items() if isinstance(value, str) and value == PUBLIC}
     assert public is not None or not named  # resuming.check_same has compared them
     return {**saved, **{name: public.pixels for name in named if public is not None}}
@@ -122,7 +120,7 @@ class RunState:
         for name, part in self.parts.items():
             if part is not None:
                 try:
-                    part.restore(tree.get(name))
+                    part.restore(tree[name])
                 except (AttributeError, LookupError, TypeError, ValueError) as error:
                     why = f"{type(error).__name__}: {first_line(error)}"
                     raise checkpoint.Damaged(f"{file}: the state of {name} cannot be read ({why})") from None

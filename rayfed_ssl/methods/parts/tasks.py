@@ -156,12 +156,9 @@ class TaskClient(EncoderClient[Config]):
 
     # -- inference -----------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def represented(self, network: Network, pixels: Tensor) -> Tensor:
         """(n, r) eval-mode representations of clean images."""
-        network.eval()
-        parts = torch.split(pixels, self.config.evaluation.batch_size)
-        return torch.cat([network.represent(self.context.clean(part)).float() for part in parts])
+        return self.context.outputs(network, pixels, network.represent)
 
     @torch.no_grad()
     def logits(self, network: Network, pixels: Tensor) -> Tensor:
