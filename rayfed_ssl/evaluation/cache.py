@@ -2,10 +2,10 @@
 comparison share them.
 
 An entry is a small JSON file beside the pixel cache, ``evaluations/KEY.json``. The key is a digest of everything that
-the values depend on: what the caller names (weights, images, protocols), the library's own source, the versions of what
-computes, and the processor's instructions and threads, because these change bits. Values come back to the bit, with
-which test images were right where that was counted. A
-damaged entry is computed again. ``RAYFED_SSL_EVALUATIONS=off`` neither reads nor writes.
+the values depend on: what the caller names (weights, images, protocols), the library's own source, the versions of the
+packages that compute, and the processor's instructions and threads, because these change bits. Values come back bit for
+bit, with the test images that were classified rightly if these were counted. A damaged entry is computed again. With
+``RAYFED_SSL_EVALUATIONS=off`` the cache is neither read nor written.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def digest(*parts: object) -> str:
 
 
 def repeatable(rows: Iterable[Row], *others: object) -> bool:
-    """Whether a key can say all that decides: protocols of this library that read no other images, and ``others``
-    (encoders) of this library, too. A change of third-party code would not be noticed.
+    """Whether a key can hold everything that decides the values. The protocols must be this library's and read no other
+    images, and ``others`` (encoders) must be this library's, too: a change of third-party code would not be noticed.
     """
     given = list(rows)
     known = of_this_library(given) and not any(row is TRANSFER for row in given)
@@ -74,10 +74,10 @@ def of_this_library(rows: Iterable[Row]) -> bool:
 
 
 def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Values:
-    """What ``compute`` gives, or gave before under the same key.
+    """What ``compute`` returns, or returned before under the same key.
 
     Args:
-        key: what the values depend on beside the code and the machine; values with a text that says all of them.
+        key: what the values depend on besides the code and the machine; each part's text must say all of it.
     """
     if os.environ.get(SWITCH) == OFF:
         return compute()
@@ -92,7 +92,7 @@ def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Valu
 
 
 def _read(path: Path) -> Values | None:
-    """The values of an entry; None where there is none, or it is damaged."""
+    """The values of an entry; None if there is no entry, or a damaged one."""
     try:
         entry = json.loads(path.read_text(encoding="utf-8"))
         if entry["digest"] != digest(json.dumps([entry["values"], entry["outcomes"]])):
@@ -104,7 +104,7 @@ def _read(path: Path) -> Values | None:
 
 
 def _write(path: Path, values: Values) -> None:
-    """Make an entry; it appears whole. Where the disk takes none, the next run computes again."""
+    """Write an entry atomically. If the disk is full, nothing is kept and the next run computes again."""
     outcomes = outcomes_of(values)
     said = [dict(values), None if outcomes is None else as_json(outcomes)]
     text = json.dumps({"values": said[0], "outcomes": said[1], "digest": digest(json.dumps(said))})
@@ -121,7 +121,7 @@ def _source() -> str:
 
 @cache
 def _installed() -> dict[str, object]:
-    """What does not change in a process: the source, the packages, the processor."""
+    """The part of the key that is constant in a process: the source, the packages, the processor."""
     found: dict[str, object] = {"source": _source(), "machine": platform.machine()}
     for name in VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -31,12 +31,12 @@ class SelectConfig(Block):
 
 
 def _measuring() -> list[str]:
-    """The protocols of one encoder, which a run can evaluate."""
+    """The protocols that measure a single encoder, which a run can evaluate."""
     return [name for name, row in PROTOCOLS.items() if isinstance(row, Protocol)]
 
 
 def _others() -> dict[str, type[Block]]:
-    """The settings of protocols that others added."""
+    """The settings of third-party protocols."""
     return {name: row.config for name, row in PROTOCOLS.items() if name not in EvaluationConfig.model_fields}
 
 
@@ -136,7 +136,7 @@ class EvaluationConfig(Block):
 
     @property
     def describing(self) -> tuple[str, ...]:
-        """What describes an encoder's features without labels: the names of ``features/<name>``."""
+        """The names in ``features/<name>``, which describe an encoder's features without labels."""
         return tuple(name for row in self.rows.values() for name in row.describes)
 
     @property

@@ -42,7 +42,7 @@ def draw_rows(labels: NDArray[np.int64], labels_per_class: int, draw: int) -> ND
 
 
 class FewShots:
-    """Classifiers on draws of few labels, from features standardised by all train images (N, D), labels unread.
+    """Classifiers on draws of few labels. Features are standardised by all train images (N, D), without reading labels.
 
     The features may be floats or flattened uint8 pixels; only the rows of a draw become float.
 

@@ -23,7 +23,7 @@ _stats = LazyModule("scipy.stats")
 
 
 def accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
-    """The fraction of ``predicted`` (M,) that equals ``truth`` (M,)."""
+    """The fraction of images for which ``predicted`` (M,) equals ``truth`` (M,)."""
     return int((predicted == truth).sum()) / len(truth)
 
 
@@ -39,8 +39,8 @@ def macro_auc(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
     """The mean over classes of the area under the ROC curve of that class against all others.
 
     Args:
-        scores: (M, C) probabilities. Classes that ``truth`` (M,) has no image of, or nothing else, take no part; NaN
-            where none is left.
+        scores: (M, C) probabilities. Classes that no image, or every image, of ``truth`` (M,) belongs to are left out;
+            NaN if no class remains.
     """
     known, areas = truth.numpy(), []
     for label in np.unique(known):
@@ -55,18 +55,19 @@ def auc_contributions(scores: Tensor, truth: Tensor) -> NDArray[np.float64]:
     the denominator) divided by M is the area's variance over the choice of test images.
 
     Of class c with m images, n others and area A_c, let v_i be the structural component of image i (DeLong et al.
-    1988): of an image of c the share of others with a lower score for c, of another image the share of c's images with
-    a higher one, equal scores counting half. Then
+    1988): for an image of c, the share of other images with a lower score for c; for another image, the share of c's
+    images with a higher one; equal scores count half. Then
 
         a_i = mean over c of A_c + sqrt(M (M - 1) / (m (m - 1))) (v_i - A_c), with n for m where i is not of c
 
-    Of two classes whose scores add up to 1 the variance is DeLong's, S_10 / m + S_01 / n, and that of a difference of
-    two encoders' contributions is DeLong's of two correlated areas. Of more classes it is that of the mean of the
-    areas, with their covariances: the same linear approximation, class by class.
+    For two classes whose scores add up to 1, the variance is DeLong's, S_10 / m + S_01 / n, and the variance of the
+    difference of two encoders' contributions is DeLong's for two correlated areas. For more classes it is the variance
+    of the mean of the areas, with their covariances: the same linear approximation, class by class.
 
     Args:
         scores: (M, C) probabilities.
-        truth: (M,) int64 classes. Classes without an image, or without any other, take no part; NaN where none is left.
+        truth: (M,) int64 classes. Classes that no image, or every image, belongs to are left out; NaN if no class
+            remains.
     """
     known, values = truth.numpy(), scores.double().numpy()
     total, found = len(known), []
@@ -100,7 +101,7 @@ METRICS: Mapping[Metric, Callable[[Tensor, Tensor, Tensor], float]] = {
 
 
 def named(tag: str, metric: Metric) -> str:
-    """The tag of a metric of a protocol: accuracy bears the protocol's own."""
+    """The tag of a protocol's metric: the accuracy has the protocol's own tag."""
     return tag if metric == ACCURACY else f"{tag}_{metric}"
 
 
