@@ -22,7 +22,7 @@ class AskedOperations:
         self._sent.clear()
 
     def promise(self, operation: str) -> object:
-        """Note an operation that is sent only once its replies are read; returns the number that :meth:`read` takes."""
+        """Note an operation that is sent only once its replies are read; returns the token that :meth:`read` takes."""
         question = object()
         self._unread[question] = operation
         return question
