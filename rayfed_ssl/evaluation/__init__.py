@@ -84,7 +84,7 @@ def settings(config: EvaluationConfig, train: int | None = None) -> dict[str, An
     """What is written beside every result: the settings of each protocol in use, and those that all protocols share.
 
     Args:
-        train: the labelled training images, if they are known. Settings that their number limits are then added as
+        train: the number of labelled training images, if known. Settings that their number limits are then added as
             used, such as ``k_used``.
     """
     return _common(config) | {name: _own(config, name, train) for name in config.protocols}

@@ -47,23 +47,23 @@ Row = Protocol[Any]
 
 def digest(*parts: object) -> str:
     """A digest of arrays by type, shape and content, and of everything else by its text."""
-    made = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, np.ndarray):
-            made.update(f"{part.dtype}{part.shape}".encode())
-            made.update(np.ascontiguousarray(part).tobytes())
+            hasher.update(f"{part.dtype}{part.shape}".encode())
+            hasher.update(np.ascontiguousarray(part).tobytes())
         else:
-            made.update(str(part).encode())
-        made.update(b"\0")
-    return made.hexdigest()
+            hasher.update(str(part).encode())
+        hasher.update(b"\0")
+    return hasher.hexdigest()
 
 
 def repeatable(rows: Iterable[Row], *others: object) -> bool:
     """Whether a key can hold everything that decides the values. The protocols must be this library's and read no other
     images, and ``others`` (encoders) must be this library's, too: a change of third-party code would not be noticed.
     """
-    given = list(rows)
-    known = of_this_library(given) and not any(row is TRANSFER for row in given)
+    protocols = list(rows)
+    known = of_this_library(protocols) and not any(row is TRANSFER for row in protocols)
     return known and all(type(other).__module__.startswith("rayfed_ssl.") for other in others)
 
 
@@ -83,8 +83,8 @@ def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Valu
         return compute()
     name = digest(json.dumps({**key, "with": _surroundings()}, sort_keys=True, default=str))
     path = default_cache() / "evaluations" / f"{name}.json"
-    if (known := _read(path)) is not None:
-        return known
+    if (entry := _read(path)) is not None:
+        return entry
     computed = compute()
     values = EncoderValues({tag: float(value) for tag, value in computed.items()}, outcomes_of(computed))
     _write(path, values)
@@ -106,8 +106,8 @@ def _read(path: Path) -> Values | None:
 def _write(path: Path, values: Values) -> None:
     """Write an entry atomically. If the disk is full, nothing is kept and the next run computes again."""
     outcomes = outcomes_of(values)
-    said = [dict(values), None if outcomes is None else as_json(outcomes)]
-    text = json.dumps({"values": said[0], "outcomes": said[1], "digest": digest(json.dumps(said))})
+    content = [dict(values), None if outcomes is None else as_json(outcomes)]
+    text = json.dumps({"values": content[0], "outcomes": content[1], "digest": digest(json.dumps(content))})
     with contextlib.suppress(OSError):
         replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8"), shared=True)
 
@@ -122,14 +122,14 @@ def _source() -> str:
 @cache
 def _installed() -> dict[str, object]:
     """The part of the key that is constant in a process: the source, the packages, the processor."""
-    found: dict[str, object] = {"source": _source(), "machine": platform.machine()}
+    facts: dict[str, object] = {"source": _source(), "machine": platform.machine()}
     for name in VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+            facts[name] = metadata.version(name)
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        found["processor"] = next(line for line in lines if line.startswith("model name"))
-    return found | {"instructions": torch.backends.cpu.get_cpu_capability()}
+        facts["processor"] = next(line for line in lines if line.startswith("model name"))
+    return facts | {"instructions": torch.backends.cpu.get_cpu_capability()}
 
 
 def _surroundings() -> dict[str, object]:

@@ -55,10 +55,10 @@ def measure(material: Material, config: ClusterConfig) -> dict[str, float]:
     clusters = config.clusters or len(np.unique(np.concatenate(labels)))
     for prefix, split in material.tests.items():
         features = F.normalize(split.features, dim=1) if config.normalise else split.features
-        found = clustered(features, clusters, config.starts, material.seed)
+        assigned = clustered(features, clusters, config.starts, material.seed)
         truth = split.labels.numpy()
-        values[f"{prefix}cluster_nmi"] = float(_metrics.normalized_mutual_info_score(truth, found))
-        values[f"{prefix}cluster_ari"] = float(_metrics.adjusted_rand_score(truth, found))
+        values[f"{prefix}cluster_nmi"] = float(_metrics.normalized_mutual_info_score(truth, assigned))
+        values[f"{prefix}cluster_ari"] = float(_metrics.adjusted_rand_score(truth, assigned))
     return values
 
 

@@ -104,14 +104,14 @@ class EvaluationConfig(Block):
     @property
     def rows(self) -> dict[str, Protocol[Any]]:
         """The rows of ``protocols`` that measure one encoder."""
-        found = {name: PROTOCOLS[name] for name in self.protocols}
-        return {name: row for name, row in found.items() if isinstance(row, Protocol)}
+        rows = {name: PROTOCOLS[name] for name in self.protocols}
+        return {name: row for name, row in rows.items() if isinstance(row, Protocol)}
 
     @property
     def comparisons(self) -> dict[str, EncoderComparison[Any]]:
         """The rows of ``protocols`` that compare encoders."""
-        found = {name: PROTOCOLS[name] for name in self.protocols}
-        return {name: row for name, row in found.items() if isinstance(row, EncoderComparison)}
+        rows = {name: PROTOCOLS[name] for name in self.protocols}
+        return {name: row for name, row in rows.items() if isinstance(row, EncoderComparison)}
 
     @property
     def labelled(self) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def fit_in_span(x: Array, y: NDArray[np.int64], classes: NDArray[np.int64], C: f
         if abs(weights @ basis.T).max() <= TOLERANCE:
             raise StopIteration
 
-    found = _optimize.minimize(
+    solution = _optimize.minimize(
         problem.loss,
         np.zeros(len(classes) * (len(x) + 1)),
         method="L-BFGS-B",
@@ -97,8 +97,8 @@ def fit_in_span(x: Array, y: NDArray[np.int64], classes: NDArray[np.int64], C: f
         callback=stop_when_flat,
         options={"maxiter": MOST_STEPS, "maxls": MOST_SEARCHES, "gtol": 0, "ftol": 64 * np.finfo(float).eps},
     )
-    weights = found.x.reshape(len(classes), -1)
-    return SoftmaxClassifier(classes, weights[:, :-1] @ basis.T, weights[:, -1].copy(), int(found.nit))
+    weights = solution.x.reshape(len(classes), -1)
+    return SoftmaxClassifier(classes, weights[:, :-1] @ basis.T, weights[:, -1].copy(), int(solution.nit))
 
 
 class _Problem:

@@ -32,11 +32,11 @@ def by_client(holder: int | None, values: Mapping[str, float]) -> dict[int | Non
     """An encoder's values by client: ``holder`` (None: the global encoder) for most values, and the client on whose own
     test images they were measured for the others: ``own_knn@3`` becomes ``own_knn`` of client 3.
     """
-    found: dict[int | None, dict[str, float]] = {holder: {}}
+    by_holder: dict[int | None, dict[str, float]] = {holder: {}}
     for key, value in values.items():
         tag, client = ValueKey.of(key)
-        found.setdefault(holder if client is None else client, {})[tag] = value
-    return found
+        by_holder.setdefault(holder if client is None else client, {})[tag] = value
+    return by_holder
 
 
 def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
@@ -246,8 +246,8 @@ class Material:
         for client, rows in self._own_rows.items():
             own = truth[rows]
             metrics = self.metrics if bool((own != own[0]).any()) else (ACCURACY,)
-            found = measured(tag, predicted[rows], scores[rows], own, metrics)
-            kept = {name: value for name, value in found.items() if math.isfinite(value)}
+            own_metrics = measured(tag, predicted[rows], scores[rows], own, metrics)
+            kept = {name: value for name, value in own_metrics.items() if math.isfinite(value)}
             values |= {str(ValueKey(f"{OWN}{name}", client)): value for name, value in kept.items()}
         return values
 

@@ -29,9 +29,9 @@ def accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
 
 def balanced_accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
     """The mean over the classes in ``truth`` (M,) of the fraction of a class that ``predicted`` (M,) has right."""
-    known = truth.numpy()
+    labels = truth.numpy()
     return float(
-        _sklearn.recall_score(known, predicted.numpy(), labels=np.unique(known), average="macro", zero_division=0)
+        _sklearn.recall_score(labels, predicted.numpy(), labels=np.unique(labels), average="macro", zero_division=0)
     )
 
 
@@ -42,9 +42,9 @@ def macro_auc(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
         scores: (M, C) probabilities. Classes that no image, or every image, of ``truth`` (M,) belongs to are left out;
             NaN if no class remains.
     """
-    known, areas = truth.numpy(), []
-    for label in np.unique(known):
-        positive = known == label
+    labels, areas = truth.numpy(), []
+    for label in np.unique(labels):
+        positive = labels == label
         if not positive.all():
             areas.append(_sklearn.roc_auc_score(positive, scores[:, label].double().numpy()))
     return float(np.mean(areas)) if areas else float("nan")
@@ -69,10 +69,10 @@ def auc_contributions(scores: Tensor, truth: Tensor) -> NDArray[np.float64]:
         truth: (M,) int64 classes. Classes that no image, or every image, belongs to are left out; NaN if no class
             remains.
     """
-    known, values = truth.numpy(), scores.double().numpy()
-    total, found = len(known), []
-    for label in np.unique(known):
-        positive = known == label
+    labels, values = truth.numpy(), scores.double().numpy()
+    total, contributions = len(labels), []
+    for label in np.unique(labels):
+        positive = labels == label
         m, n = int(positive.sum()), int((~positive).sum())
         if not n:
             continue
@@ -82,8 +82,8 @@ def auc_contributions(scores: Tensor, truth: Tensor) -> NDArray[np.float64]:
         components[~positive] = 1 - (ranks[~positive] - _stats.rankdata(values[~positive, label])) / m
         area = components[positive].mean()
         weights = np.where(positive, _stratum_weight(m, total), _stratum_weight(n, total))
-        found.append(area + weights * (components - area))
-    return np.mean(found, axis=0) if found else np.full(total, np.nan)
+        contributions.append(area + weights * (components - area))
+    return np.mean(contributions, axis=0) if contributions else np.full(total, np.nan)
 
 
 def _stratum_weight(count: int, total: int) -> float:
