@@ -227,8 +227,7 @@ class Recorder:
     def summary(
         self, t: int, status: str, privacy: dict[str, Any] | None, diverged: Diverged | None = None
     ) -> dict[str, Any]:
-        """Write and return summary.json; the outcomes behind its accuracies are written before it, figures of them
-        after it.
+        """Write and return summary.json, after the outcomes behind its accuracies and before figures of them.
 
         Args:
             t: completed rounds.

@@ -74,33 +74,28 @@ def reevaluate(
     renew: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Measure each exported encoder, the untrained ones and the raw pixels, and add the results to ``evaluation.json``.
-    Results of other protocols and on other images stay there. ``outcomes.parquet`` gets the scores that it lacks
-    (:func:`add_outcomes`).
+    Results of other protocols and on other images stay there. ``outcomes.parquet`` gets scores that it lacks.
 
     Args:
         protocols: their names; by default the run's own, comparisons of encoders only if there are several encoders.
         changes: ``key=value`` for settings of ``evaluation`` other than the run's, and ``data.path=..`` if the run's
             images have moved, ``data.public.images.path=..`` if its public ones have.
-        data: images other than the run's, resized to the run's size and channels. Protocols use the training and test
-            images of these as they use the run's own. Text is parsed by :func:`parse_data_argument_of_run`.
-        exclude_trained: whether to leave out test images of ``data`` that the run trained on; otherwise a note counts
-            them.
+        data: images other than the run's, resized to the run's size and channels. Protocols use their training and
+            test images like the run's own. Text is parsed by :func:`parse_data_argument_of_run`.
+        exclude_trained: whether to leave out test images of ``data`` that the run trained on; else a note counts them.
         trust_imports: whether to run code that the run folder brings along.
         renew: brings ``evaluation.json`` up to date if ``run`` is a copy; called before results are added.
     Returns:
         The new content of ``evaluation.json``: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag:
-            value}}``, ``untrained`` is ``{architecture: {tag: value}}`` (``{encoder: ..}`` if clients began with their
-            own values), ``pixels`` is ``{tag: value}``, and ``evaluation`` has the settings behind each protocol's
-            results, including ``test_images`` (the labelled ones). ``own`` is ``{encoder: {tag: {client: value}}}`` on
-            clients' own test images. In ``own`` and ``features``, untrained encoders are named ``untrained NAME``, and
-            comparisons of encoders ``between encoders``. ``over untrained`` and ``over pixels`` are the 95% intervals
-            of accuracies over these,
+        value}}``, ``untrained`` is ``{architecture: {tag: value}}`` (``{encoder: ..}`` if clients began with their own
+        values), ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results, with
+        ``test_images`` (labelled ones). ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
+        In ``own`` and ``features``, untrained encoders are named ``untrained NAME``, comparisons of encoders
+        ``between encoders``. ``over untrained`` and ``over pixels`` are the 95% intervals of accuracies over these,
         paired image by image. ``other data`` holds the same for images other than the run's, by their title, the newest
-            last; there ``images`` has their source, digest, numbers, notes, and their largest class if always naming it
-            scores high.
+        last, with ``images``: their source, digest, numbers, notes, and largest class if naming it scores high.
     Raises:
-        UserError: there is no encoder, a protocol or change is unknown, images are gone, or the run was removed
-            meanwhile.
+        UserError: no encoder there, an unknown protocol or change, images that are gone, a run removed meanwhile.
     """
     own = load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
