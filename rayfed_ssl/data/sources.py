@@ -3,8 +3,8 @@
 ``SOURCES`` is the table of sources. A row is a ``SourceKind``: which keys it reads, and a function that opens it. That
 function gets the ``SourceConfig``, the cache folder and the key that messages name. It returns a ``Source``: the files
 that decide the content, and a way to list a split as labels and encoded images (``images.Listing``). Decoding,
-resizing, caching, digests and partitions are then those of every other source. A package of one's own adds a row as an
-entry point of the group ``rayfed_ssl.sources``:
+resizing, caching, digests and partitions then work as for every other source. Another package adds a row as an entry
+point of the group ``rayfed_ssl.sources``:
 
     def open_scans(config: SourceConfig, cache: Path, key: str) -> Source: ...
 
@@ -135,7 +135,7 @@ class SourceConfig(Block):
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> SourceConfig:
-        """A key that the source does not read would be a mistake nobody notices."""
+        """Refuses keys that the source does not read: a mistake there would go unnoticed."""
         if self.name not in SOURCES:
             raise ValueError(SOURCES.unknown("name", self.name))
         if not isinstance(SOURCES[self.name], SourceKind):
@@ -170,8 +170,8 @@ class SourceConfig(Block):
 
 
 def with_bands(config: SourceConfig, run: SourceConfig) -> SourceConfig:
-    """The block that reads the run's bands and nodata unless it says which; a source whose images have none keeps its
-    own.
+    """The block with the run's bands and nodata, unless it sets its own. A source whose images have no bands is left as
+    it is.
     """
     if not SOURCES[config.name].bands:
         return config
@@ -180,8 +180,8 @@ def with_bands(config: SourceConfig, run: SourceConfig) -> SourceConfig:
 
 
 def in_channels(config: SourceConfig, channels: int, key: str) -> SourceConfig:
-    """The block that reads the images with so many channels. Raises UserError where its source has no such images, and
-    where it chooses another number of bands.
+    """The block that reads its images with this number of channels. Raises UserError if the source has no such images,
+    or if the block chooses another number of bands.
     """
     if are_bands(channels) and not SOURCES[config.name].bands:
         raise UserError(f"{key}.name: found {config.name}, which has no images of {channels} bands, as the run's are")
@@ -291,13 +291,13 @@ def load(
     skipping: str | None = None,
     range_may_be_unused: bool = False,
 ) -> Dataset:
-    """The data set, decoded at the first call and memory-mapped from ``cache`` ever after.
+    """The data set, decoded at the first call and memory-mapped from ``cache`` from then on.
 
     Args:
         key: the configuration block that error messages name.
         splits: ``("train",)`` for the training images alone, which need no test images then.
         skipping: what to do to leave out images that cannot be decoded, where ``key`` cannot be set.
-        range_may_be_unused: whether ``range`` is of other images, and these need none of it.
+        range_may_be_unused: whether ``range`` was set for other images, so that these need not use it.
     Raises:
         UserError: whatever is wrong with the configuration or the files.
     """
@@ -346,7 +346,7 @@ def load(
 def _decoded(
     files: Mapping[str, Path], source: Source, form: ImageForm, config: SourceConfig, key: str, skipping: str
 ) -> dict[str, Stored]:
-    """Each split, from its file or written there now. Raises Undecodable for the broken images of all splits."""
+    """Each split, from its cache file or written there now. Raises Undecodable for the broken images of all splits."""
     root, skips = root_of(source), config.on_bad_image == "skip"
     found, broken = dict[str, Stored](), list[Undecodable]()
     for split, file in files.items():
@@ -373,7 +373,7 @@ def _undivided(source: Source) -> Source:
 def _scaling(
     config: SourceConfig, by: Range | Ranges | None, counts: Mapping[str, int], key: str, range_may_be_unused: bool
 ) -> Scaling | None:
-    """What was done to images of more than 8 bits. Raises UserError for a range that is given in vain."""
+    """How images of more than 8 bits were scaled. Raises UserError if a range is set and no image uses it."""
     scaling = scaled(counts, by, key, config.range == PERCENTILES)
     if scaling is None and by is not None and not range_may_be_unused:
         raise UserError(f"{key}.range: found {as_lists(by)}, but no image has more than 8 bits; allowed: null")

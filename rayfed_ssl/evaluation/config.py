@@ -31,12 +31,12 @@ class SelectConfig(Block):
 
 
 def _measuring() -> list[str]:
-    """The protocols of one encoder, which a run can evaluate."""
+    """The protocols that measure a single encoder, which a run can evaluate."""
     return [name for name, row in PROTOCOLS.items() if isinstance(row, Protocol)]
 
 
 def _others() -> dict[str, type[Block]]:
-    """The settings of protocols that others added."""
+    """The settings of third-party protocols."""
     return {name: row.config for name, row in PROTOCOLS.items() if name not in EvaluationConfig.model_fields}
 
 
@@ -104,14 +104,14 @@ class EvaluationConfig(Block):
     @property
     def rows(self) -> dict[str, Protocol[Any]]:
         """The rows of ``protocols`` that measure one encoder."""
-        found = {name: PROTOCOLS[name] for name in self.protocols}
-        return {name: row for name, row in found.items() if isinstance(row, Protocol)}
+        rows = {name: PROTOCOLS[name] for name in self.protocols}
+        return {name: row for name, row in rows.items() if isinstance(row, Protocol)}
 
     @property
     def comparisons(self) -> dict[str, EncoderComparison[Any]]:
         """The rows of ``protocols`` that compare encoders."""
-        found = {name: PROTOCOLS[name] for name in self.protocols}
-        return {name: row for name, row in found.items() if isinstance(row, EncoderComparison)}
+        rows = {name: PROTOCOLS[name] for name in self.protocols}
+        return {name: row for name, row in rows.items() if isinstance(row, EncoderComparison)}
 
     @property
     def labelled(self) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class EvaluationConfig(Block):
 
     @property
     def describing(self) -> tuple[str, ...]:
-        """What describes an encoder's features without labels: the names of ``features/<name>``."""
+        """The names in ``features/<name>``, which describe an encoder's features without labels."""
         return tuple(name for row in self.rows.values() for name in row.describes)
 
     @property

@@ -15,7 +15,7 @@ CLIENTS = 10  # or all there are
 
 
 class FailurePolicy:
-    """The rounds in a row in which every client failed. Checkpoints keep ``state``.
+    """Counts the rounds in a row in which every client failed. Checkpoints keep ``state``.
 
     Args:
         clients: how many the federation has.
@@ -36,7 +36,7 @@ class FailurePolicy:
         self.rounds, self.clients, self.success = state["rounds"], set(state["clients"]), state["success"]
 
     def succeeded(self) -> None:
-        """Note a round in which some client did what it was asked: counting starts again."""
+        """Note a round in which some client succeeded: counting starts again."""
         self.rounds, self.success = 0, True
         self.clients.clear()
 
