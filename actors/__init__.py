@@ -1,6 +1,6 @@
-"""The only package that creates Ray actors: clients, the driver, the cohort between them, the plan of resources.
+"""The only package that creates Ray actors: clients, the driver, the cohort between them, and the plan of resources.
 
-What calls and their results are made of. A call travels down to an actor, its return values up to the cohort:
+The parts of calls and their results. A call travels down to an actor, its return values travel up to the cohort:
 
 =====================  ===========  ================================================================================
 name                   travels      what it is
@@ -18,7 +18,7 @@ sums.PartialSum        stays here   a ``SumHeader``, a reference to its totals, 
 client.RunningSum      in an actor  what the actor has summed and not yet handed over
 =====================  ===========  ================================================================================
 
-Where no cluster is named, Ray is told before it is imported that this is one machine: then its sockets are on loopback.
+If no cluster is named, Ray is told before it is imported that this is one machine, so that its sockets are on loopback.
 """
 
 import os

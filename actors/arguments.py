@@ -1,4 +1,4 @@
-"""The arguments of a client actor's call: small values are sent with it, large values as references."""
+"""The arguments of a client actor's call: small values are sent within it, large values as references."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rayfed_ssl.federated.messages import Task, mapped
 
 
 class Arguments:
-    """The references that one call takes as arguments. A reference that comes again is the same argument.
+    """The references that one call takes as arguments. A reference that occurs again is the same argument.
 
     Args:
-        converted: the values of the task's message as calls have them, by identity of what they were made from. It is
-            the same dict for every call of the task, so that each of them is put into the store once.
+        converted: the values of the task's message in the form that calls carry, by identity of the original. It is the
+            same dict for every call of the task, so that each value is put into the store once.
     """
 
     def __init__(self, store: Store, converted: dict[int, Any]) -> None:
@@ -28,7 +28,7 @@ class Arguments:
         self._numbers: dict[ObjectRef, int] = {}
 
     def message(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that all clients of the task are sent, as the call has them."""
+        """The fields that all clients of the task are sent, in the form that the call carries."""
         values = {}
         for name, value in fields.items():
             passed = mapped(value, self._passed_on)  # numbers this call's references, even where the value is known
@@ -36,26 +36,26 @@ class Arguments:
         return self._referred(values, shared=True)
 
     def own(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of one client, as the call has them."""
+        """The fields of one client, in the form that the call carries."""
         return self._referred({name: mapped(value, self._passed_on) for name, value in fields.items()}, shared=False)
 
     def state(self, where: StateRef | None) -> ArgRef | None:
-        """A client's state, as the call has it."""
+        """A client's state, in the form that the call carries."""
         return None if where is None else ArgRef(self._number(where.ref), where.index)
 
     def _referred(self, values: dict[str, Any], *, shared: bool) -> dict[str, Any]:
-        """The values, with a reference for each that is large."""
+        """The values, with a reference in place of each large one."""
         for name, value in values.items():
             if (ref := self._store.reference(value, shared=shared)) is not None:
                 values[name] = ArgRef(self._number(ref))
         return values
 
     def _passed_on(self, value: Any) -> Any:
-        """A value that lies in the store already, as the argument that it is."""
+        """The argument for a value that is already in the store."""
         return ArgRef(self._number(value.source.ref), value.key) if isinstance(value, RemoteValue) else value
 
     def _number(self, ref: ObjectRef) -> int:
-        """The place of a reference among the arguments; one that is new comes last."""
+        """The position of a reference among the arguments; a new one comes last."""
         if ref not in self._numbers:
             self._numbers[ref] = len(self.refs)
             self.refs.append(ref)
@@ -63,10 +63,10 @@ class Arguments:
 
 
 class Packer:
-    """Makes the arguments of calls, and knows what of the current round lies in the store already.
+    """Makes the arguments of calls, and knows which values of the current round are already in the store.
 
     Args:
-        recent: how many values of single clients are known at a time.
+        recent: how many values of single clients are remembered at a time.
     """
 
     def __init__(self, recent: int) -> None:
@@ -80,7 +80,7 @@ class Packer:
         return self._task is None and not self._converted
 
     def arguments(self, task: Task) -> Arguments:
-        """The arguments of a new call, empty yet."""
+        """The arguments of a new call, still empty."""
         if self._task is not task:  # the arguments of another task have other numbers
             self._task, self._converted = task, {}
         return Arguments(self.store, self._converted)

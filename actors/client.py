@@ -1,8 +1,8 @@
 """The actor in which clients run: a warm process with a worker, which keeps nothing of any client.
 
-Everything a client needs comes in as arguments. Everything it changes goes out as return values, new states apart from
-the rest. What an actor returns belongs to the caller and survives the actor; what it put into the store itself would
-not.
+Everything that a client needs comes in as arguments. Everything that it changes goes out as return values, new states
+apart from the rest. What an actor returns belongs to the caller and outlives the actor; values that it put into the
+store itself would not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNITS = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
 
 @dataclass(frozen=True)
 class ActorInfo:
-    """Where an actor is."""
+    """Where an actor runs."""
 
     actor: int
     pid: int
@@ -57,7 +57,7 @@ def memory_fraction(share: float, total_bytes: float, reserve_bytes: float = CON
     GPUs): no cap.
 
     Raises:
-        UserError: the share is smaller than what a CUDA context takes by itself.
+        UserError: the share is smaller than the memory of a CUDA context alone.
     """
     if share <= 0 or share >= 1:
         return None
@@ -74,14 +74,16 @@ def memory_fraction(share: float, total_bytes: float, reserve_bytes: float = CON
 def fitting_share(
     peak_bytes: float, asked_bytes: float, total_bytes: float, reserve_bytes: float = CONTEXT_BYTES
 ) -> float:
-    """The least share of a GPU, in hundredths, for what was in use, what was asked for, and the context."""
+    """The smallest share of a GPU, in hundredths, that holds the memory in use, the memory asked for, and the
+    context.
+    """
     needed = (peak_bytes + asked_bytes + reserve_bytes) / total_bytes
     return -(-round(needed * 1e4) // 100) / 100
 
 
 @dataclass
 class RunningSum:
-    """An actor's sum over its calls of one exchange."""
+    """An actor's sum over its calls in one exchange."""
 
     exchange: str | None
     total: FixedPointSum = field(default_factory=FixedPointSum)
@@ -107,12 +109,12 @@ class ClientActor:
         published: Sequence[str],
         *values: Any,
     ) -> ActorInfo:
-        """Make the worker; apart from ``__init__``, so that errors keep their type on their way to the user.
+        """Make the worker. This is not done in ``__init__``, so that errors keep their type on the way to the user.
 
         Args:
-            federation: None where its images are too many for the object store; they are mapped from the cache then.
+            federation: None if its images are too large for the object store; then they are mapped from the cache.
             share: this actor's part of a GPU.
-            published: names of what was published so far; ``values`` are the values.
+            published: the names of values published so far; ``values`` are the values themselves.
         """
         context = ray.get_runtime_context()
         cuda = torch.cuda.is_available()
@@ -140,17 +142,17 @@ class ClientActor:
         """Run the operation for the clients of ``work``.
 
         Args:
-            values: what every :class:`ArgRef` stands for.
+            values: the values that :class:`ArgRef` objects stand for.
         Returns:
-            The :class:`ChunkResult`. Then, each only where ``work`` says so: the totals of the running sum, the large
-            values of the replies, the new states.
+            The :class:`ChunkResult`. Then, each only if ``work`` says so: the totals of the running sum, the large
+                values of the replies, the new states.
         """
 
         def fetched(value: Any) -> Any:
             return value.of(values) if isinstance(value, ArgRef) else value
 
         def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-            """A value that was an argument may contain further references: to values of earlier replies."""
+            """An argument's value may contain further references, to values of earlier replies."""
             return {name: mapped(fetched(value), fetched) for name, value in fields.items()}
 
         task = Task(work.operation, work.round, filled(work.message), work.starts, work.compare_clients)
@@ -188,7 +190,7 @@ class ClientActor:
         return (result, *apart) if apart else result
 
     def _running(self, work: Work) -> RunningSum | None:
-        """The running sum of the call's exchange; that of an earlier one is forgotten."""
+        """The running sum of the call's exchange; the sum of an earlier exchange is forgotten."""
         if work.averaging is None or work.exchange is None:
             return None
         if self.sum.exchange != work.exchange:
@@ -196,7 +198,7 @@ class ClientActor:
         return self.sum
 
     def hand_over(self, exchange: str) -> tuple[SumHeader, dict[str, Any]]:
-        """Return what this actor has summed of the exchange since it last handed over: a header, and the totals."""
+        """Return what this actor has summed in the exchange since it last handed over: a header and the totals."""
         held, self.sum = self.sum, RunningSum(None)
         if held.exchange != exchange:
             held = RunningSum(exchange)
@@ -208,7 +210,7 @@ class ClientActor:
     def _alone(
         self, task: Task, given: ClientInput, averaging: Averaging | None, total: FixedPointSum | None
     ) -> tuple[Chunk, list[State | None]]:
-        """A client that ran out of GPU memory once more, in a process that holds nothing else."""
+        """Repeat a client that ran out of GPU memory, after this process has released everything else."""
         del self.worker
         gc.collect()
         torch.cuda.empty_cache()
@@ -234,10 +236,10 @@ class ClientActor:
     def assess(
         self, round: int, encoder: EvaluatedEncoder, weights: Any, state: Any, within: int | None
     ) -> dict[str, float]:
-        """Evaluate an encoder. Its weights and its client's state are arguments of their own, so that Ray fetches them.
+        """Evaluate an encoder. Its weights and its client's state are separate arguments, so that Ray fetches them.
 
         Args:
-            state: the state, or what it is item ``within`` of.
+            state: the state, or the object of which it is the item ``within``.
         """
         return self.worker.assess(round, replace(encoder, weights=weights), item(state, within))
 
@@ -257,7 +259,7 @@ def omit_large(results: Sequence[OperationResult]) -> tuple[list[OperationResult
 
 
 def merged(chunk: Chunk, error: ClientError, again: Chunk, order: Sequence[int]) -> Chunk:
-    """``chunk`` with one client's failure replaced by what came of its repetition, in client order."""
+    """``chunk`` with one client's failure replaced by the result of repeating it, in client order."""
     pairs: list[tuple[OperationResult, dict[str, int]]] = [
         *zip(chunk.results, chunk.sizes, strict=True),
         *zip(again.results, again.sizes, strict=True),

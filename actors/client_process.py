@@ -1,4 +1,6 @@
-"""A client's actor as Ray starts it: the process starts at once, and imports slow libraries in its constructor."""
+"""A client's actor in the form that Ray starts: the process starts at once, and imports slow libraries in its
+constructor.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ from rayfed_ssl.base.lazy import importing
 
 @dataclass(frozen=True)
 class StartedActors:
-    """Client actors whose processes were started, and the bundles reserved for them, which may not be theirs yet."""
+    """Client actors whose processes were started, and the bundles requested for them, which may not be granted yet."""
 
     reservation: Reservation
     actors: Sequence[ActorHandle]
 
     def close(self) -> None:
-        """End them, and give back what is reserved."""
+        """End the actors, and release the bundles."""
         for actor in self.actors:
             ray.kill(actor)
         self.reservation.release()
@@ -34,14 +36,14 @@ def begin(plan: Plan, name: str) -> StartedActors:
     """Start the actors of a plan without waiting for their bundles.
 
     Args:
-        name: of their placement group.
+        name: the name of their placement group.
     """
     reservation = request_bundles(plan, name)
     return StartedActors(reservation, [start_client(plan, reservation, number) for number in range(plan.actors)])
 
 
 def start_client(plan: Plan, reservation: Reservation, number: int) -> ActorHandle:
-    """The actor of that number, in its bundle."""
+    """The actor with this number, in its bundle."""
     variables = environment(plan.threads, plan.gpus)
     options = {
         "num_cpus": plan.cpus,

@@ -1,7 +1,8 @@
 """Clients in Ray actors: the same operations and the same bits as in one process, on any number of actors.
 
-Replies come in client order through a bounded window. What every client is sent lies in the object store once a round,
-what is published once a run; states are references that the driver owns, pending until the round is complete.
+Replies come in client order through a bounded window. What every client is sent is put into the object store once a
+round, published values once a run. States are references that the driver owns; new ones are pending until the round is
+complete.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ GROUP_BYTES = 8 << 20  # .. and so large a reply: a call costs 2 to 4 ms
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds and bytes of a client's last reply. Fields that an actor sums itself count no bytes."""
+    """Seconds and bytes of a client's last reply. Fields that the actor itself sums do not count as bytes."""
 
     seconds: float
     nbytes: float
@@ -68,7 +69,7 @@ class Pace:
 
     @property
     def clients(self) -> int:
-        """How many clients may share a call: few enough that an actor's death or a slow client costs little."""
+        """How many clients may share a call: few enough that the death of an actor, or a slow client, costs little."""
         most = min(GROUP_S / max(self.seconds, 1e-6), GROUP_BYTES / max(self.nbytes, 1.0))
         return max(1, min(int(most), LONGEST_CHUNK))
 
@@ -77,9 +78,9 @@ class RayCohort(Cohort):
     """Clients in the actors of a pool.
 
     Args:
-        pool: closed with the cohort, unless ``keep``: then its warm actors can serve the next run.
-        sharing: how many cohorts share the nodes' object stores, each with images of its own.
-        say: takes lines for people.
+        pool: closed with the cohort, unless ``keep`` is set; then its warm actors can serve the next run.
+        sharing: how many cohorts share the nodes' object stores, each with its own images.
+        say: takes lines to show to people.
         factory: makes an actor's worker.
     """
 
@@ -129,7 +130,7 @@ class RayCohort(Cohort):
 
     @property
     def replaced(self) -> int:
-        """Actors that died or were stopped so far, and were replaced."""
+        """The number of actors so far that died or were stopped, and were replaced."""
         return self._pool.replaced
 
     # -- rounds -------------------------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ class RayCohort(Cohort):
             yield Chunk(total=total)
 
     def _run_server(self, task: Task, starts: Sequence[Start], own: Each) -> Iterator[Chunk]:
-        """The pieces have a call each, in the window of any exchange: on all actors at a time."""
+        """Each piece is one call, sent through the same window as an exchange, so all actors work at the same time."""
         numbers = iter(range(len(starts)))
 
         def make(group: Group) -> Request:
@@ -176,7 +177,7 @@ class RayCohort(Cohort):
         return self._replies(task, deque((SERVER,) for _ in starts), make, None, None)
 
     def _groups(self, clients: Sequence[int], size: int) -> Iterator[Group]:
-        """The clients in groups of ``size``, a call each; one of ``_crashed_clients`` has a call of its own."""
+        """The clients in groups of ``size``, one call each; a client of ``_crashed_clients`` gets a call to itself."""
         for i in range(0, len(clients), size):
             group = tuple(clients[i : i + size])
             yield from [group] if self._crashed_clients.isdisjoint(group) else [(client,) for client in group]
@@ -190,12 +191,13 @@ class RayCohort(Cohort):
         sums: Sums | None,
         together: int = 1,
     ) -> Iterator[Chunk]:
-        """Ask what is to do, and yield what comes back, in order. Ends early where ``sums`` should be collected first.
+        """Send what is to be asked, and yield what comes back, in order. Ends early if ``sums`` should be collected
+        first.
 
         Args:
-            todo: what to ask. What is asked is taken out of it.
-            make: makes the request to a group when it is sent.
-            together: how many clients may share a call where it is known that they are quick.
+            todo: what to ask; what is sent is removed from it.
+            make: makes the request for a group when it is sent.
+            together: how many clients may share a call if they are known to be quick.
         """
         hand_over = len(todo) <= len(self._pool.slots)  # each actor has one call, which returns its running sum, too
         paused = (lambda: False) if sums is None else (lambda: sums.full)
@@ -224,7 +226,7 @@ class RayCohort(Cohort):
             self._pool.abandon(window.calls)
 
     def _joined(self, task: Task, group: Group, todo: deque[Group | Request], together: int) -> Group:
-        """The group and those after it that share its call."""
+        """The group, and the following groups that share its call."""
         known = self._paces.get(task.operation)
         most = 1 if known is None else min(together, known.clients)
         while len(group) < most and todo and not isinstance(after := todo[0], Request):
@@ -235,12 +237,12 @@ class RayCohort(Cohort):
         return group
 
     def _request(self, own: Each, group: Group) -> Request:
-        """A request to a group, whose own fields are made and booked now."""
+        """A request to a group; the clients' own fields are made and booked now."""
         states = tuple(self._states.latest(client) for client in group)
         return Request(group, tuple(own(client) for client in group), states)
 
     def _repeat(self, task: Task, averaging: Averaging, sums: Sums, lost: Sequence[Request]) -> None:
-        """Ask again for what sums have lost. The replies are known already.
+        """Ask again for what sums have lost. The replies themselves are known already.
 
         Raises:
             ClientError: a client that replied before fails now.
@@ -289,12 +291,12 @@ class RayCohort(Cohort):
         return call
 
     def _replies_large(self, operation: str) -> bool:
-        """Whether whole replies are large, or may be."""
+        """Whether whole replies are large, or may be large."""
         known = self._paces.get(operation)
         return known is None or known.nbytes > INLINE_BYTES
 
     def _state_return(self, group: Group) -> StateReturn:
-        """How new states of these clients come."""
+        """How the new states of these clients are returned."""
         if not self._seen_states:
             return StateReturn.WITHIN
         everybody = len(self.clients) == len(self.federation.clients)
@@ -302,7 +304,7 @@ class RayCohort(Cohort):
         return StateReturn.TOGETHER if everybody and small else StateReturn.APART
 
     def _taken(self, task: Task, group: Group, call: Call, sums: Sums | None) -> Chunk:
-        """The results or the failure of a finished call. Raises what no policy may drop."""
+        """The results or the failure of a finished call. Raises errors that no policy may drop."""
         if isinstance(call.error, Crashed | TimedOut):
             if isinstance(call.error, Crashed):
                 self._crashed_clients.add(group[0])

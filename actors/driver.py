@@ -1,11 +1,13 @@
-"""The driver: an actor that runs the round loop over a :class:`RayCohort`; a run survives the death of its process.
+"""The driver: an actor that runs the round loop with a :class:`RayCohort`. A run survives the death of the driver's
+process.
 
-It needs no CPU of its own and sees no GPU. Restarted, it goes on from the newest complete checkpoint; so it does, in
-the same process, when a client's state was lost with a node. ``actors.follow`` starts it and listens to it.
+It needs no CPU of its own and sees no GPU. When it is restarted, it goes on from the newest complete checkpoint; it
+does the same, within the process, when a client's state was lost with a node. ``actors.follow`` starts it and follows
+its progress.
 
-Where memory runs out, Ray's monitor kills actors that it may restart before those that it may not, and among these the
-youngest. So Ray may not restart a driver that a command waits for: it is killed last, and the command starts the next.
-A detached driver has nobody else to start it; Ray does.
+When memory runs out, Ray's monitor kills actors that it may restart before those that it may not, and among these the
+youngest first. So Ray may not restart a driver that a command waits for: it is killed last, and the command starts the
+next. Nothing else would start a detached driver again, so Ray may restart it.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ STATE_LOSSES = 3  # times in a row that state is lost without a round in between
 
 
 class ProgressLog:
-    """What a run reports, until its reader has it: memory does not grow with the rounds.
+    """Keeps what a run reports until its reader has it, so that memory does not grow with the rounds.
 
     Args:
-        kept: at most so many lines, the newest, where nobody may be reading; None: all that were not read.
+        kept: how many of the newest lines to keep at most if there may be no reader; None: all unread lines.
     """
 
     def __init__(self, kept: int | None = None) -> None:
@@ -56,14 +58,15 @@ class ProgressLog:
 
     def append(self, progress: Progress) -> None:
         with self._lock:
-            self._before += len(self._lines) == self._lines.maxlen
+            if len(self._lines) == self._lines.maxlen:
+                self._before += 1  # the append lets the oldest go
             self._lines.append(progress)
             self.round = progress.round
 
     def since(self, count: int) -> tuple[list[Progress], int]:
-        """The lines after the first ``count``, as far as they are kept, and how many were reported by now. The caller
-        has the earlier ones, if this process gave them: a reader of a driver that was restarted counts the lines of
-        the one before.
+        """The lines after the first ``count``, as far as they are kept, and the number of lines reported so far. The
+        caller has the earlier lines if they came from this process: the reader of a restarted driver still counts the
+        lines of the previous one.
         """
         with self._lock:
             for _ in range(min(count, self._given) - self._before):
@@ -74,10 +77,11 @@ class ProgressLog:
 
 
 class Driver:
-    """Runs one order; threads let it answer while it runs. Ray starts it within a ``DriverProcess``.
+    """Drives one :class:`RunOrder`; threads let it answer while the run goes on. Ray starts it within a
+    ``DriverProcess``.
 
     Args:
-        begun: its client actors, where they have been started already.
+        begun: its client actors, if they have been started already.
     """
 
     def __init__(self, order: RunOrder, begun: StartedActors | None = None) -> None:
@@ -120,7 +124,7 @@ class Driver:
             return self._to_the_end(resume, saved)
 
     def _to_the_end(self, resume: bool, saved: Callable[[], None]) -> dict[str, Any]:
-        """Run, and run on from the newest checkpoint where state was lost."""
+        """Run, and continue from the newest checkpoint whenever state was lost."""
 
         def attempt(resume: bool) -> dict[str, Any]:
             begun = (self.order.folder / "config.yaml").exists()
@@ -151,7 +155,9 @@ class Driver:
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
 
     def _reserve(self, config: RunConfig) -> Reservation:
-        """The plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is free."""
+        """Reserve the plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is
+        free.
+        """
         while True:
             try:
                 return reserve(self.plan, config.resources.wait_s, self.order.group, self._say)
@@ -169,25 +175,25 @@ class Driver:
         self.reported.append(Progress(self._reached(), self.order.config.train.rounds, line))
 
     def progress(self, since: int = 0) -> Update:
-        """What was reported after the first ``since`` lines, which the reader has, and where the run stands."""
+        """The lines after the first ``since``, which the reader has, and where the run stands."""
         status, result = self.status, self.result  # before the lines: after the end there are no more
         return Update(self.process, *self.reported.since(since), status, result)
 
     def state(self) -> tuple[str, int]:
-        """Where it stands: ``Update``'s status, and the round that it is at."""
+        """Where the run stands: ``Update``'s status, and the current round."""
         return self.status, self._reached()
 
     def stop(self) -> None:
-        """End after the round that is running, with a checkpoint."""
+        """End after the current round, with a checkpoint."""
         self.stop_wanted.set()
 
     def target(self) -> tuple[str, int]:
-        """The run's folder or URI, and how many rounds it is to have."""
+        """The run's folder or URI, and its number of rounds."""
         return self.order.uri or str(self.order.folder), self.order.config.train.rounds
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The exception itself where another process can read it, else its text."""
+    """The exception itself if another process can read it, else its text."""
     try:
         ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
     except Exception:
@@ -198,14 +204,14 @@ def _sendable(error: BaseException) -> BaseException:
 def persisting(
     attempt: Callable[[bool], dict[str, Any]], reached: Callable[[], int], say: Callable[[str], None], *, resume: bool
 ) -> dict[str, Any]:
-    """Run, and run on from the newest checkpoint where state was lost, unless again and again without progress.
+    """Run, and continue from the newest checkpoint whenever state was lost, unless that repeats without progress.
 
     Args:
-        attempt: a run, resumed or not.
-        reached: the round it is at.
+        attempt: does the run, resumed or not.
+        reached: returns the current round.
         say: takes a line before another attempt.
     Raises:
-        UserError: it was lost ``STATE_LOSSES`` times in a row, and no further round in between.
+        UserError: state was lost ``STATE_LOSSES`` times in a row without a further round in between.
     """
     lost, before = 0, 0
     while True:

@@ -1,5 +1,5 @@
-"""The driver's actor as Ray starts it: its client actors are started before it imports anything itself, so that all of
-them import at the same time, and images are read meanwhile. They stay the driver's: they end with it.
+"""The driver's actor in the form that Ray starts. It starts its client actors before it imports anything itself, so
+that all of them import at the same time, and images are read meanwhile. They belong to the driver and end with it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class DriverProcess:
     """The process of a :class:`actors.driver.Driver`, whose methods these are.
 
     Args:
-        variables: of its environment.
-        early: the plan, and the name of its placement group, of which client actors are started before anything is
-            imported; None for the successor of a driver that died, which first looks what is left.
-        order: the pickled :class:`actors.driver.RunOrder`; to read it is to import all of its classes.
+        variables: the variables of its environment.
+        early: the plan and the name of its placement group, to start client actors before anything is imported; None
+            for the successor of a driver that died, which first checks what is left.
+        order: the pickled :class:`actors.driver.RunOrder`; reading it imports all of its classes.
     """
 
     def __init__(self, variables: dict[str, str], early: tuple[Plan, str] | None, order: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The ways in which a call of an actor can fail, as exceptions that say what to do about it."""
+"""The ways in which an actor's call can fail, as exceptions that say what to do about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEATHS = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError)
 
 
 class StateLost(RuntimeError):
-    """A client's state lay on a node that died, or all actors did: the run has to go back to its checkpoint."""
+    """A client's state was on a node that died, or all actors died: the run has to go back to its checkpoint."""
 
 
 class Crashed(RuntimeError):
@@ -27,7 +27,7 @@ class TimedOut(RuntimeError):
 
 
 def unwrapped(error: RayTaskError) -> Exception:
-    """The exception as it was raised, with the remote traceback as its cause; StateLost where an argument was lost."""
+    """The exception as it was raised, with the remote traceback as its cause; StateLost if an argument was lost."""
     cause = error.cause
     if isinstance(error, ObjectLostError) or isinstance(cause, ObjectLostError):
         return StateLost(f"state lost, back to the checkpoint: {type(cause).__name__}")
@@ -38,7 +38,7 @@ def unwrapped(error: RayTaskError) -> Exception:
 
 
 class RemoteTraceback(Exception):
-    """Shows the traceback of another process where an exception is printed."""
+    """Shows the traceback of another process when an exception is printed."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"

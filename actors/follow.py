@@ -1,4 +1,4 @@
-"""How a command starts a run on Ray, follows it, detaches from it, attaches to it and stops it."""
+"""What a command does with a run on Ray: start it, follow it, detach from it, attach to it and stop it."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ def start(
     successor: bool = False,
     factory: Callable[[RunConfig, Federation], Worker] = Worker,
 ) -> tuple[ActorHandle, Plan]:
-    """A driver actor for the run; ``detached`` is its name if it is to run by itself, else it waits for ``run``.
+    """Start a driver actor for the run. ``detached`` is its name if it is to run by itself; otherwise it waits for
+    ``run``.
 
     Args:
-        group: the name of its placement group, by default one of its own.
-        successor: whether a driver of this run died, whose group of that name goes first.
+        group: the name of its placement group; by default a new name.
+        successor: whether a driver of this run died; then its group with that name is removed first.
     Raises:
         UserError: a relative path in a job, a plan that does not fit, a name that is taken.
     """
@@ -80,7 +81,9 @@ def start(
 
 
 def _place(session: Session) -> dict[str, Any]:
-    """Ray's options that put a driver on the node of its run's folder; in a Tune trial, into the trial's bundle 0."""
+    """Ray's options that place a driver on the node of its run's folder or, in a Tune trial, in the trial's bundle
+    0.
+    """
     options: dict[str, Any] = {"num_cpus": 0, "num_gpus": 0, "max_concurrency": 4}
     if (trial := trial_group()) is None:
         return options | {"scheduling_strategy": NodeAffinitySchedulingStrategy(session.node, soft=False)}
@@ -91,7 +94,9 @@ def _place(session: Session) -> dict[str, Any]:
 
 
 def _lifetime(detached: str | None) -> dict[str, Any]:
-    """Ray's options of a driver that a command waits for, or of one that runs by itself under the name ``detached``."""
+    """Ray's options for a driver that a command waits for, or for one that runs by itself under the name
+    ``detached``.
+    """
     if detached is None:
         return {"max_restarts": 0, "max_task_retries": 0}
     named = {"name": detached, "namespace": NAMESPACE, "lifetime": "detached"}
@@ -108,12 +113,12 @@ def run_on_ray(
     stopping: Callable[[], bool] = lambda: False,
     factory: Callable[[RunConfig, Federation], Worker] = Worker,
 ) -> dict[str, Any]:
-    """A whole run on Ray, followed to its end; the command line's ``run``. Returns the summary.
+    """Run on Ray from start to end, as the command ``run`` does. Returns the summary.
 
-    Ctrl-C ends it after the round that is running, with a checkpoint; a second one at once.
+    Ctrl-C ends the run after the current round, with a checkpoint; a second Ctrl-C ends it at once.
 
     Raises:
-        UserError, ClientError: as they were raised where they happened, with the traceback of there.
+        UserError, ClientError: as raised in the process where they happened, with its traceback.
     """
 
     def say(line: str) -> None:
@@ -148,7 +153,7 @@ def run_on_ray(
 
 
 def refuse_successor(session: Session, stopping: Callable[[], bool]) -> None:
-    """Raise StoppedAtOnce where a process of our own instance died after a stop was asked for: what is sent to all
+    """Raise StoppedAtOnce if a process of our own Ray instance died after a stop was requested: a signal to all
     processes of a job (by systemd, by Slurm) ends Ray, too, and nothing more can be started.
     """
     if session.local and stopping():
@@ -158,8 +163,8 @@ def refuse_successor(session: Session, stopping: Callable[[], bool]) -> None:
 
 
 class DriverDeaths:
-    """The deaths of a run's driver. ``reasons``: of those in a row, without a finished round in between; ``any``:
-    whether there was one.
+    """The deaths of a run's driver. ``reasons`` are those of the deaths in a row without a finished round in between;
+    ``any`` says whether there was a death at all.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -168,7 +173,7 @@ class DriverDeaths:
         self.reached, self.any = 0, False
 
     def watching(self, report: Report) -> Report:
-        """``report``, seeing rounds go by."""
+        """``report``, which also notes finished rounds."""
 
         def seen(progress: Progress) -> None:
             if progress.round > self.reached:
@@ -179,7 +184,9 @@ class DriverDeaths:
         return seen
 
     def wait(self, error: Exception) -> None:
-        """Pause before the next driver. Raises UserError where there have been enough; what kept one from starting."""
+        """Pause before the next driver. Raises UserError after too many deaths, or the error that kept a driver from
+        starting.
+        """
         if getattr(error, "actor_init_failed", False):
             raise error
         self.any = True
@@ -202,9 +209,10 @@ def follow(
     finished: Callable[[], bool] | None = None,
     until: Callable[[], bool] = lambda: False,
 ) -> Update:
-    """Report a driver's progress until its run is over, or ``finished`` says so; then a first Ctrl-C asks it to stop.
+    """Report a driver's progress until its run is over, or ``finished`` says so. With ``finished``, a first Ctrl-C asks
+    it to stop.
 
-    ``until`` ends it earlier, after whatever was reported.
+    ``until`` may end this earlier, after each report.
 
     Raises:
         RayActorError: the driver died more often than it is restarted.
@@ -239,7 +247,7 @@ def follow(
 
 
 def _looked(driver: ActorHandle, since: int) -> Update | None:
-    """The driver's news; None while it is being restarted."""
+    """The driver's newest report; None while it is being restarted."""
     try:
         return ray.get(driver.progress.remote(since), timeout=ANSWER_S)  # type: ignore[no-any-return]
     except (GetTimeoutError, ActorUnavailableError):
@@ -247,7 +255,7 @@ def _looked(driver: ActorHandle, since: int) -> Update | None:
 
 
 def find(name: str) -> ActorHandle:
-    """The detached driver of that name. Raises UserError where there is none."""
+    """The detached driver with this name. Raises UserError if there is none."""
     with contextlib.suppress(ValueError):
         return ray.get_actor(name, namespace=NAMESPACE)
     raise UserError(f"{name}: no such run on this cluster; it has ended, or RAY_ADDRESS names another cluster")
@@ -255,8 +263,8 @@ def find(name: str) -> ActorHandle:
 
 @dataclass(frozen=True)
 class Detached:
-    """A run that was left running on a cluster: its name, ``Update``'s status, its round, of how many, and where it is.
-    Of a driver that gives no answer only the name is known.
+    """A run that was left running on a cluster: its name, ``Update``'s status, its round, its number of rounds, and
+    where it is. If its driver does not answer, only the name is known.
     """
 
     name: str
@@ -267,7 +275,7 @@ class Detached:
 
 
 def detached(address: str | None = None) -> list[Detached]:
-    """The runs that were left on the cluster. Raises UserError where no cluster is named, or it does not answer."""
+    """The runs that were left on the cluster. Raises UserError if no cluster is named, or if it does not answer."""
     found = []
     with connect(cluster_address("list --cluster", address)):
         named = ray.util.list_named_actors(all_namespaces=True)
@@ -292,10 +300,10 @@ def detach(
     resume: bool = False,
     report: Report = lambda progress: None,
 ) -> None:
-    """Start a run that goes on by itself under ``config.name``; returns when its images are read.
+    """Start a run that goes on by itself under ``config.name``; returns once its images are read.
 
     Raises:
-        UserError: no cluster is named, or the run refused what it was told.
+        UserError: no cluster is named, or the run refused its configuration.
     """
     with connect(cluster_address("--detach")) as session:
         driver, made = start(config, folder, session, uri=uri, resume=resume, detached=config.name)
@@ -318,10 +326,10 @@ def detach(
 
 
 def attach(name: str, report: Report) -> tuple[dict[str, Any], str, int]:
-    """Follow a detached run to its end; then its driver is let go. Ctrl-C leaves it running.
+    """Follow a detached run to its end, and then release its driver. Ctrl-C leaves it running.
 
     Returns:
-        The summary, the folder or URI in which the run is, and how many rounds it was to have.
+        The summary, the run's folder or URI, and the number of rounds it was to have.
     Raises:
         UserError: there is no such run, or its driver died more often than it is restarted.
     """
@@ -339,7 +347,7 @@ def attach(name: str, report: Report) -> tuple[dict[str, Any], str, int]:
 
 
 def stop(name: str) -> None:
-    """Have a detached run end after its round, with a checkpoint. Raises UserError where nobody hears of it."""
+    """Have a detached run end after its round, with a checkpoint. Raises UserError if its driver cannot be reached."""
     with connect(cluster_address("stop")):
         driver = find(name)
         try:

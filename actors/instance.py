@@ -1,4 +1,4 @@
-"""Ray's processes on this machine: starts them apart from the command, and ends the command where they have ended."""
+"""Ray's processes on this machine: starts them apart from the command, and ends the command if they have ended."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class NotStarted(UserError):
 
 
 def start_instance(options: dict[str, Any], say: Callable[[str], None]) -> list[subprocess.Popen[bytes]]:
-    """Start an instance of our own; once more where it took longer than Ray waits, as on a busy machine.
+    """Start our own instance of Ray; try again if it took longer than Ray waits, as on a busy machine.
 
     Returns:
-        Its processes, without those that they start.
+        The instance's processes, without those that they start.
     Raises:
         NotStarted: it does not start.
     """
@@ -70,12 +70,12 @@ def _started(options: dict[str, Any]) -> list[subprocess.Popen[bytes]]:
 
 @contextlib.contextmanager
 def own_sessions() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Let the Ray that is started inside put each of its processes into a session of its own; gives these processes.
-    Ray takes no such option.
+    """A context in which a Ray that is started puts each of its processes into its own session; yields these processes.
+    Ray has no option for this.
 
-    What is sent to the command's process group (by a terminal that closes, by ``timeout``) then reaches the command
-    alone, which ends its round first. On Linux the kernel ends Ray's processes with ours; elsewhere Ray finds them by
-    their group, and they stay in it.
+    A signal to the command's process group (from a terminal that closes, from ``timeout``) then reaches only the
+    command, which ends its round first. On Linux the kernel ends Ray's processes with ours; elsewhere Ray finds them by
+    their group, so they stay in it.
     """
     before = services.ConsolePopen
     started: list[subprocess.Popen[bytes]] = []
@@ -93,7 +93,7 @@ def own_sessions() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @contextlib.contextmanager
 def ending_with(processes: Sequence[subprocess.Popen[bytes]], gcs: int, folder: Path) -> Iterator[None]:
-    """End this process where Ray's servers end while it needs them, with one line and without ``folder``.
+    """End this process if Ray's servers end while it needs them: print one line, and remove ``folder``.
 
     ``gcs`` is the port of one of them: after SIGTERM its process may live for another minute and take no connection.
 
@@ -131,7 +131,7 @@ def ending_with(processes: Sequence[subprocess.Popen[bytes]], gcs: int, folder: 
 
 
 def refused(port: int) -> bool:
-    """Whether nobody on this machine listens at a port; one who is too busy to answer does."""
+    """Whether no process on this machine listens at a port; one that is too busy to answer does listen."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S).close()
     except ConnectionRefusedError:

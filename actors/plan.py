@@ -1,8 +1,8 @@
-"""The plan: from a run's ``resources`` and those of a cluster to actors and their shares, or a refusal with numbers.
+"""The plan: computes actors and their shares from a run's ``resources`` and a cluster's, or refuses with numbers.
 
-Ray waits for ever, without a word, for what can never be scheduled; so the arithmetic is done here first. :func:`plan`
-is pure; :func:`reserve` turns a plan into a placement group. Within a Ray Tune trial the trial's own group is used: its
-bundle 0 is the driver's, every further one a client actor's (an empty head bundle is not counted by Ray).
+Ray waits silently for ever for what can never be scheduled, so the arithmetic is done here first. :func:`plan` is pure;
+:func:`reserve` turns a plan into a placement group. Within a Ray Tune trial the trial's own group is used: its bundle 0
+is the driver's, every other bundle a client actor's (Ray does not count an empty head bundle).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SILENT_S = 5.0  # a wait that takes longer is announced
 def plan(
     resources: ResourcesConfig, clients_per_round: int, nodes: Sequence[Resources], ceiling: Resources | None = None
 ) -> Plan:
-    """Shares and number of actors.
+    """The plan: number of actors and their shares.
 
     Args:
         resources: the config's block.
-        clients_per_round: more actors than clients asked at once would idle.
+        clients_per_round: the number of clients asked at once; more actors than that would idle.
         nodes: the resources of each living node ({"CPU": 8, "GPU": 1, ...}).
-        ceiling: what an autoscaling cluster can grow to; then what does not fit today is waited for, not refused.
+        ceiling: what an autoscaling cluster can grow to; then a plan that does not fit yet is waited for, not refused.
     Raises:
-        UserError: it can never be scheduled; the text has the arithmetic and a way out.
+        UserError: the plan can never be scheduled; the text has the arithmetic and a way out.
     """
     nodes = _of_kind(resources.gpu_kind, nodes, waits=ceiling is not None)
     total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
@@ -60,7 +60,7 @@ def plan(
 
 
 def _of_kind(kind: str | None, nodes: Sequence[Resources], *, waits: bool) -> Sequence[Resources]:
-    """The nodes whose GPUs are of the kind asked for. Raises UserError where there is none and none can come."""
+    """The nodes whose GPUs are of the kind asked for. Raises UserError if there is none and none can be added."""
     found = [node for node in nodes if kind is None or KIND + kind in node]
     if not found and not waits:
         kinds = sorted({name.removeprefix(KIND) for node in nodes for name in node if name.startswith(KIND)})
@@ -70,7 +70,7 @@ def _of_kind(kind: str | None, nodes: Sequence[Resources], *, waits: bool) -> Se
 
 
 def plan_in_trial(resources: ResourcesConfig, bundles: Sequence[Resources]) -> Plan:
-    """The plan a Tune trial's placement group stands for; ``bundles`` as Ray lists them, the driver's first.
+    """The plan that a Tune trial's placement group implies; ``bundles`` as Ray lists them, the driver's first.
 
     Raises:
         UserError: the group has no bundle for a client actor.
@@ -91,7 +91,7 @@ def describe(cpus: float, gpus: float) -> str:
 
 
 def _gpu_share(resources: ResourcesConfig, total: Resources) -> tuple[float, list[str]]:
-    """Each actor's part of a GPU, and a line saying where it comes from if nobody asked for it."""
+    """Each actor's share of a GPU, and a line that explains it if nobody asked for it."""
     share, count = resources.gpus_per_client, int(total["GPU"] + EPSILON)
     if resources.device == "cpu":
         if share:
@@ -113,7 +113,9 @@ def _gpu_share(resources: ResourcesConfig, total: Resources) -> tuple[float, lis
 
 
 def _fits(cpus: float, gpus: float, nodes: Sequence[Resources]) -> float:
-    """How many actors the nodes hold: each on one node, its part of a GPU on one GPU. inf where it needs nothing."""
+    """How many actors the nodes can hold: each on one node, with its share of a GPU on one GPU. inf if an actor needs
+    nothing.
+    """
 
     def on(node: Resources) -> float:
         by_cpu = math.floor(node.get("CPU", 0.0) / cpus + EPSILON) if cpus else math.inf
@@ -130,7 +132,7 @@ def _fits(cpus: float, gpus: float, nodes: Sequence[Resources]) -> float:
 
 
 def _too_big(cpus: float, gpus: float, nodes: Sequence[Resources]) -> str:
-    """Not one actor fits on any node."""
+    """The error that not even one actor fits on any node."""
     most = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in ("CPU", "GPU")}
     if gpus > most["GPU"] + EPSILON:
         return (
@@ -149,7 +151,9 @@ def _too_big(cpus: float, gpus: float, nodes: Sequence[Resources]) -> str:
 
 
 def _too_many(actors: int, cpus: float, gpus: float, total: Resources, fits: int) -> str:
-    """More actors than fit: the arithmetic of the resource that runs out, and two ways out."""
+    """The error that more actors are asked for than fit: the arithmetic of the resource that runs out, and two ways
+    out.
+    """
     for name, key, share in (("GPU", "gpus_per_client", gpus), ("CPU", "cpus_per_client", cpus)):
         if actors * share > total[name] + EPSILON:
             lower = math.floor(total[name] / actors * 1e4) / 1e4
@@ -165,7 +169,7 @@ def _too_many(actors: int, cpus: float, gpus: float, total: Resources, fits: int
 
 
 def _tenths(amount: float) -> str:
-    """At least one decimal: 1.0, 1.25."""
+    """A number with at least one decimal: 1.0, 1.25."""
     return f"{amount:.1f}" if abs(amount * 10 - round(amount * 10)) < EPSILON else f"{amount:.4g}"
 
 
@@ -173,7 +177,7 @@ def _tenths(amount: float) -> str:
 
 
 def cores() -> float:
-    """The CPUs that a Ray instance started here would offer: in a container, those of its quota."""
+    """The CPUs that a Ray instance started here would offer; in a container, those of its quota."""
     return float(get_num_cpus(override_docker_cpu_warning=True))
 
 
@@ -183,14 +187,14 @@ def living_nodes() -> list[Resources]:
 
 
 def free_nodes() -> list[Resources]:
-    """What nobody has taken of each living node."""
+    """The free resources of each living node."""
     return list(ray._private.state.available_resources_per_node().values())
 
 
 def autoscaling_ceiling(declared: Mapping[Any, float] | None = None) -> Resources | None:
-    """What an autoscaler may grow this cluster to: as ``declared`` (``resources.autoscales_to``), else as Ray says.
+    """What an autoscaler may grow this cluster to: ``declared`` (``resources.autoscales_to``), else what Ray says.
 
-    None where neither says anything: the cluster's size is fixed. Ray 2.60's own autoscaler does not say.
+    None if neither says anything: then the cluster's size is fixed. Ray 2.60's own autoscaler does not say.
     """
     limits: dict[str, float] | None = ray._private.state.state.get_max_resources_from_cluster_config()
     return declared or limits or None
@@ -205,20 +209,22 @@ def planned(config: RunConfig) -> Plan:
 
 
 def reserve(plan: Plan, wait_s: float, name: str = "", say: Callable[[str], None] = lambda line: None) -> Reservation:
-    """A placement group for the plan's actors, ready; in a Tune trial the trial's own. See :func:`await_ready`."""
+    """A placement group for the plan's actors that is ready; in a Tune trial the trial's own. See
+    :func:`await_ready`.
+    """
     return await_ready(plan, request_bundles(plan, name), wait_s, say)
 
 
 def await_ready(
     plan: Plan, reservation: Reservation, wait_s: float, say: Callable[[str], None] = lambda line: None
 ) -> Reservation:
-    """The reservation, once it is there; a Tune trial's own is.
+    """The reservation, once it is ready; a Tune trial's own is ready already.
 
     Args:
         wait_s: how long to wait for others to finish, or for an autoscaler to start nodes.
-        say: takes a line saying what is awaited, once it takes long.
+        say: gets a line that says what is awaited, if that takes long.
     Raises:
-        UserError: it did not become ready in time; says what was awaited and what is free.
+        UserError: it did not become ready in time; the text says what was awaited and what is free.
     """
     group = reservation.group
     if group is None or not reservation.owned:
@@ -243,8 +249,8 @@ def what_is_left(
     """The plan with the same shares and fewer actors, on the nodes that remain of a cluster.
 
     Args:
-        free: what others have left of the nodes, after ``before`` was waited for in vain: then fewer than ``before``,
-            and at least one, even if that has to be waited for.
+        free: the nodes' free resources, if ``before`` was waited for in vain. Then there are fewer actors than
+            ``before``, but at least one, even if it has to be waited for.
     Raises:
         UserError: not one actor fits on any of the nodes.
     """
@@ -257,6 +263,6 @@ def what_is_left(
 
 
 def free_now() -> str:
-    """What nobody has taken of the cluster, in words."""
+    """The free resources of the cluster, in words."""
     free = ray.available_resources()
     return f"{free.get('CPU', 0.0):g} CPUs, {free.get('GPU', 0.0):g} GPUs"

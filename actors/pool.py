@@ -2,10 +2,10 @@
 
 A slot runs its calls in the order they were sent. Each actor holds two calls, so sending one overlaps computing the
 other. When an actor dies, every call it held fails. All of them are taken off the slot at once, so a replacement is
-never mistaken for the actor that failed. Which call killed the actor cannot be told: the reply of one that had finished
-is often lost with the process. So each of them is suspected, and sent again alone, to an actor that holds nothing else.
-A call whose actor dies three times in a row is given up; a call that shared its actor with it is not. A call whose
-client was given up before is sent alone at once, and given up after one death.
+never mistaken for the actor that failed. It is not known which call killed the actor: the reply of a finished call is
+often lost with the process. So each of these calls is suspected, and sent again alone, to an actor that holds nothing
+else. A call whose actor dies three times in a row is given up; a call that shared its actor with it is not. A call
+whose client was given up before is sent alone at once, and given up after one death.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ class Call:
 
     @property
     def most_crashes(self) -> int:
-        """How often in a row its actor may die before that is its error."""
+        """How often in a row its actor may die before this becomes the call's error."""
         return 1 if self.one_try else CRASHES
 
     @property
     def suspected(self) -> bool:
-        """Whether it may be one that kills actors: then it is sent to an actor with nothing else in hand."""
+        """Whether the call may be one that kills actors; then it is sent to an actor that holds nothing else."""
         return bool(self.crashes) or self.one_try
 
     def finish(self, value: Any = None, error: Exception | None = None) -> None:
-        """End the call; its arguments are let go."""
+        """End the call, and release its arguments."""
         self.done, self.value, self.error = True, value, error
         self.args = ()
 
 
 @dataclass(eq=False)
 class Slot:
-    """The place of one actor of the plan, whichever process fills it, and the calls that it has in hand."""
+    """The place of one actor of the plan, whichever process fills it, and the calls that the actor holds."""
 
     number: int
     actor: ActorHandle | None = None
@@ -91,7 +91,7 @@ class Slot:
 
     @property
     def taken(self) -> bool:
-        """Starting or evaluating: work that would wait here for long goes elsewhere if it can."""
+        """Whether the actor starts or evaluates: calls would wait here for long, and go elsewhere if they can."""
         return self.info is None or self.runs_suspected_call or any(call.method == "assess" for call in self.queue)
 
     @property
@@ -108,7 +108,7 @@ class Pool:
     """The actors of a plan, for one run or for several after one another.
 
     Args:
-        begun: the actors, where they were started already.
+        begun: the actors, if they were started already.
     """
 
     def __init__(self, plan: Plan, reservation: Reservation, begun: Sequence[ActorHandle] = ()) -> None:
@@ -125,11 +125,11 @@ class Pool:
         self.before_evaluation: Callable[[Slot], None] = lambda slot: None  # called where a slot holds part of a sum
 
     def open(self, opening: Callable[[], tuple[Any, ...]], say: Callable[[str], None]) -> list[ActorInfo]:
-        """Have every actor ready for a run, starting those that are not there yet.
+        """Make every actor ready for a run, and start missing ones.
 
         Args:
             opening: makes the arguments of :meth:`ClientActor.open`, now and for every actor that is started later.
-            say: takes a line for people.
+            say: takes a line to show to people.
         """
         self.opening, self.say = opening, say
         for slot in list(self.slots):
@@ -148,18 +148,18 @@ class Pool:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def room(self) -> bool:
-        """Whether some actor can take a call now, and no call waits for one."""
+        """Whether some actor can take a call now, and no call is waiting for an actor."""
         return not self.again and any(len(slot.queue) < PER_ACTOR for slot in self._preferred())
 
     def submit(self, call: Call) -> None:
-        """Send a call to the actor with the least in hand; one that is suspected to the first that has nothing."""
+        """Send a call to the actor that holds the fewest; a suspected call to the first actor that holds none."""
         if call.suspected:
             self.again.append(call)
             return
         self.send(min(self._preferred(), key=lambda slot: len(slot.queue)), call)
 
     def each(self, method: str, *args: Any) -> None:
-        """Have every actor do something, now; actors that start later learn it by ``opening``."""
+        """Have every actor do something now; actors that start later get it through ``opening``."""
         calls = [Call(method, args) for slot in self.slots]
         for slot, call in zip(self.slots, calls, strict=True):
             self.send(slot, call)
@@ -170,7 +170,7 @@ class Pool:
                 raise call.error
 
     def abandon(self, calls: Iterable[Call]) -> None:
-        """Nobody waits for these any more: they are neither repeated nor kept."""
+        """Give up calls that nobody waits for any more: they are neither repeated nor kept."""
         for call in calls:
             call.abandoned = True
 
@@ -179,7 +179,7 @@ class Pool:
         return [s for s in self.slots if not s.taken] or [s for s in self.slots if not s.runs_suspected_call]
 
     def send(self, slot: Slot, call: Call) -> None:
-        """Send a call to this slot's actor, behind what it has in hand."""
+        """Send a call to this slot's actor, after the calls that it holds."""
         method = getattr(slot.actor, call.method).options(num_returns=call.returns)
         refs = method.remote(*call.args)
         call.refs = [refs] if call.returns == 1 else list(refs)
@@ -189,7 +189,7 @@ class Pool:
         slot.queue.append(call)
 
     def _start(self, slot: Slot) -> None:
-        """A new actor for the slot; its first call is ``open``."""
+        """Start a new actor for the slot; its first call is ``open``."""
         slot.actor, slot.info = start_client(self.plan, self.reservation, slot.number), None
         slot.noticed = slot.holds = False
         slot.queue.clear()
@@ -198,7 +198,7 @@ class Pool:
     # -- what comes back ----------------------------------------------------------------------------------------------
 
     def advance(self, *, block: bool = True) -> bool:
-        """Settle what has finished, waiting for something to if ``block``. False: nothing had.
+        """Settle finished calls; with ``block``, wait until one has finished. Returns False if none had.
 
         Raises:
             StateLost, UserError: no actor can be started (any more).
@@ -214,7 +214,7 @@ class Pool:
         return bool(ready) or self._expire()
 
     def _send_again(self) -> None:
-        """Suspects to an empty actor each, the others to any that has room; all in the order they failed."""
+        """Send failed calls again in the same order: suspects to an empty actor each, others to any with room."""
         while self.again:
             call = self.again[0]
             if call.abandoned:
@@ -232,7 +232,7 @@ class Pool:
             self.again.popleft()
 
     def _send_background(self) -> None:
-        """Evaluations go to one actor each, to at most half of the actors unless nothing else is to be done."""
+        """Send evaluations, one per actor, to at most half of the actors unless nothing else is to be done."""
         limit = len(self.slots) if self.draining else max(1, len(self.slots) // 2)
         while self.background and sum(slot.taken for slot in self.slots) < limit:
             slot = min((s for s in self.slots if not s.taken), key=lambda s: (len(s.queue), s.holds))
@@ -241,7 +241,7 @@ class Pool:
             self.send(slot, self.background.popleft())
 
     def _settle(self, slot: Slot) -> None:
-        """Take what the head of a slot's queue came to."""
+        """Take the result of the first call in a slot's queue."""
         call, slot.head_since = slot.queue[0], time.monotonic()
         call.where, call.node = slot.where, slot.info.node if slot.info else ""
         try:
@@ -260,7 +260,7 @@ class Pool:
             slot.info = call.value
 
     def _died(self, slot: Slot, reason: Exception) -> None:
-        """Replace the slot's actor; repeat what it had in hand, or give up the call that keeps killing actors."""
+        """Replace the slot's actor; repeat its calls, or give up the one that keeps killing actors."""
         where, calls = slot.where, [call for call in slot.queue if call.method != "open"]
         running = slot.queue[0]
         for call in slot.queue if running.method != "open" else [running]:
@@ -282,7 +282,7 @@ class Pool:
         self._repeat(calls)
 
     def _repeat(self, calls: Iterable[Call]) -> None:
-        """Queue the calls of an actor that is gone anew, but for those that nobody waits for, or that are given up."""
+        """Queue a lost actor's calls again, except those that nobody waits for or that are given up."""
         for call in calls:
             call.refs = []
             if call.pinned:
@@ -297,14 +297,14 @@ class Pool:
     # -- too late -----------------------------------------------------------------------------------------------------
 
     def _patience(self) -> float | None:
-        """Seconds until the first running call is too late, or a starting actor worth a line."""
+        """Seconds until the first running call is too late, or until a starting actor deserves a line."""
         running = [(slot, slot.queue[0]) for slot in self.slots if slot.queue]
         ends = [slot.head_since + call.limit_s for slot, call in running if call.limit_s is not None]
         ends += [slot.head_since + SLOW_S for slot, _ in running if slot.info is None and not slot.noticed]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _expire(self) -> bool:
-        """Stop the calls that are too late, with their actors."""
+        """Stop calls that are too late, together with their actors."""
         expired = False
         for slot in list(self.slots):
             if slot.info is None and not slot.noticed and time.monotonic() >= slot.head_since + SLOW_S:
@@ -337,10 +337,10 @@ class Pool:
         return expired
 
     def _retire(self, slot: Slot) -> None:
-        """Do without an actor that does not start, for want of a node to start on.
+        """Do without an actor that cannot start because there is no node for it.
 
         Raises:
-            StateLost: it was the last one of a run under way: time to go back, and to plan anew on what is left.
+            StateLost: it was the last actor of a run under way, which has to go back and plan again with what is left.
             UserError: no actor ever started.
         """
         ray.kill(slot.actor)
@@ -357,7 +357,7 @@ class Pool:
         self._repeat(calls)
 
     def idle(self) -> None:
-        """Abandon all that was sent or waits; the actors stay."""
+        """Abandon all calls that were sent or are waiting; the actors stay."""
         self.background.clear()
         self.abandon(self.again)
         for slot in self.slots:
@@ -375,7 +375,7 @@ class Pool:
 
 
 def why_given_up(call: Call) -> str:
-    """What Ray says of the last death, and in the last line the reason, as in a traceback."""
+    """What Ray says of the last death, with the reason in the last line, as in a traceback."""
     if call.one_try:
         why = f"died again: one try, because it died {CRASHES} times in a row before"
     else:
@@ -384,7 +384,7 @@ def why_given_up(call: Call) -> str:
 
 
 def end_process(info: ActorInfo) -> None:
-    """Kill an actor's process, wherever it is. One that is frozen does not hear ``ray.kill``, and keeps its place."""
+    """Kill an actor's process, wherever it runs. A frozen one ignores ``ray.kill``, and would keep its place."""
     if info.node == ray.get_runtime_context().get_node_id():
         _kill(info.pid)
         return

@@ -1,7 +1,7 @@
 """Large values of clients' replies: they stay in the object store until the server reads them.
 
-Values that the server passes on to heavy work of its own go there from the store. What it sends on to clients is read
-once, to be booked.
+Values that the server passes on to its own heavy work go there directly from the store. Values that it sends on to
+clients are read once, to be booked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OmittedValues:
 
 @dataclass(eq=False)
 class RemoteValue(Unread):
-    """A value of a reply that lies in the store."""
+    """A value of a reply that is in the store."""
 
     source: OmittedValues
     key: tuple[int, str]
@@ -48,7 +48,7 @@ class RemoteValue(Unread):
     replies: Replies
 
     def read(self) -> Any:
-        """Raises StateLost where the node died on which it lay."""
+        """Read the value. Raises StateLost if the node that held it died."""
         value = self.source.values[self.key]
         if self.key not in self.source.read:
             self.source.read.add(self.key)
@@ -73,6 +73,6 @@ class Replies:
         return [replace(o, reply={name: remote(value) for name, value in o.reply.items()}) for o in results]
 
     def count(self, results: Sequence[OperationResult]) -> None:
-        """Count the bytes that came within a call's results."""
+        """Count the bytes that came inside a call's results."""
         values = (value for result in results for value in result.reply.values())
         self.within_bytes += sum(nbytes(value) for value in values if not isinstance(value, OmittedValue))

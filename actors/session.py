@@ -1,9 +1,9 @@
-"""A connection to Ray: an instance of our own on this machine, or the cluster that ``RAY_ADDRESS`` names, no other.
+"""A connection to Ray: our own instance on this machine, or the cluster that ``RAY_ADDRESS`` names, and no other.
 
 A local instance ends with the command that started it, and is not in its process group. Its sockets are on loopback as
-far as Ray lets us (``actors/__init__.py``), its token is in the environment of our processes only, and its files,
-sockets included, lie in a folder that nobody else may enter. A cluster is named by RAY_ADDRESS, as ``ray job submit``
-does, or by an address.
+far as Ray allows (``actors/__init__.py``), its token is only in the environment of our processes, and its files,
+including sockets, are in a folder that no other user may enter. A cluster is named by RAY_ADDRESS, as ``ray job
+submit`` does, or by an address.
 """
 
 from __future__ import annotations
@@ -63,15 +63,16 @@ def connect(
     threads: int | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Session]:
-    """Connect, and disconnect at the end. A process that is connected already stays as it is.
+    """Connect, and disconnect at the end. A process that is already connected stays connected.
 
     Args:
-        address: of a cluster; by default RAY_ADDRESS, and where that is not set an instance of our own.
-        timeout_s: how long a cluster may take to let us in (a wrong token would be tried for ever).
-        num_cpus, num_gpus, object_store_memory: what a local instance pretends to have, if not what is there.
-        threads: of an actor, for which the environment of a local instance's processes is made; by default each actor
-            has to be given its own.
-        say: takes a line that names the folder with Ray's logs, which is kept after a failure.
+        address: a cluster's address; by default RAY_ADDRESS, and if that is not set, our own instance.
+        timeout_s: how long a cluster may take to accept us (a wrong token would be tried for ever).
+        num_cpus, num_gpus, object_store_memory: what a local instance pretends to have; by default what the machine
+            has.
+        threads: the number of threads of an actor, for the environment of a local instance's processes; by default each
+            actor has to be given its own environment.
+        say: gets a line that names the folder with Ray's logs, which is kept after a failure.
     Raises:
         UserError: the cluster does not answer, or refuses our token; there is no place for temporary files; an instance
             does not start.
@@ -112,11 +113,11 @@ def connect(
 
 @contextlib.contextmanager
 def private_folder(say: Callable[[str], None]) -> Iterator[Path]:
-    """A folder for an instance's files that only this user may enter. It is removed at the end, but kept after what is
-    neither the user's mistake nor their wish; what a killed process left is removed by the next one.
+    """A folder for an instance's files that only this user may enter. It is removed at the end, but kept after an error
+    that is neither the user's mistake nor their wish. The next process removes what a killed process left.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: the folder cannot be made.
     """
     parent = Path(tempfile.gettempdir())
     if len(str(parent / FOLDER)) + len("12345678/") + len(INNER) > LONGEST:
@@ -151,7 +152,7 @@ def private_folder(say: Callable[[str], None]) -> Iterator[Path]:
 
 
 def remove_left_over(parent: Path) -> None:
-    """Remove the instances' folders in ``parent`` whose processes, of this user and host, were killed."""
+    """Remove folders of instances in ``parent`` whose processes, of this user and host, were killed."""
     for path in parent.glob(f"{FOLDER}*/{LOCK}"):
         with left_behind(path) as ours:
             if ours and not path.parent.is_symlink():
@@ -160,8 +161,8 @@ def remove_left_over(parent: Path) -> None:
 
 @contextlib.contextmanager
 def own_token() -> Iterator[None]:
-    """Let the instance that is started now ask for a token, whatever the shell says. Our processes have it in their
-    environment: no file is needed, and none is written.
+    """Make the instance that is started now require a token, whatever the shell's variables say. Our processes have it
+    in their environment: no file is needed, and none is written.
     """
     said = os.environ.pop("RAY_AUTH_MODE", None)  # Ray then turns authentication on
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # one a process: Ray reads it once
@@ -174,7 +175,7 @@ def own_token() -> Iterator[None]:
 
 @contextlib.contextmanager
 def variables(given: dict[str, str]) -> Iterator[None]:
-    """Let the processes that are started now have these variables, and this one what it had."""
+    """A context in which started processes get these variables; afterwards this process has its old ones."""
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:
@@ -189,8 +190,8 @@ def variables(given: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping_sigterm() -> Iterator[None]:
-    """Ray takes SIGTERM for itself before it connects, to end at once with a status of its own, and its C++ once more
-    later; let it not, and restore the handler that was there.
+    """Keep our handler of SIGTERM. Ray replaces it before it connects, to end at once with its own status, and its C++
+    code does so again later.
     """
     before, taken = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
     utils.set_sigterm_handler = lambda handler: None
@@ -203,7 +204,7 @@ def keeping_sigterm() -> Iterator[None]:
 
 
 def check_token_path() -> None:
-    """Raise UserError where RAY_AUTH_TOKEN_PATH names something that is no file, and no token is given otherwise."""
+    """Raise UserError if RAY_AUTH_TOKEN_PATH names something that is not a file, and no token is given otherwise."""
     path = os.environ.get("RAY_AUTH_TOKEN_PATH")
     if path and "RAY_AUTH_TOKEN" not in os.environ and not Path(path).is_file():
         kind = "a folder" if Path(path).is_dir() else "no file"
@@ -211,7 +212,7 @@ def check_token_path() -> None:
 
 
 def probe(address: str, timeout_s: float) -> None:
-    """Try the address in a process of its own, because Ray's attempt cannot be interrupted. Raises UserError."""
+    """Try the address in a separate process, because Ray's attempt cannot be interrupted. Raises UserError."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
         try:
@@ -234,7 +235,9 @@ def probe(address: str, timeout_s: float) -> None:
 
 
 def cluster_address(what: str, address: str | None = None) -> str:
-    """The address given, or RAY_ADDRESS. Raises UserError where neither is: an own instance ends with its command."""
+    """The given address, or RAY_ADDRESS. Raises UserError without either, because our own instance ends with its
+    command.
+    """
     if found := address or os.environ.get("RAY_ADDRESS"):
         return found
     raise UserError(

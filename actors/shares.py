@@ -1,6 +1,6 @@
-"""The resources of actors: a plan's shares, the bundles that are reserved for them, and their environment.
+"""The resources of actors: a plan's shares, the bundles reserved for them, and their environment.
 
-This module imports little, because processes read it before they import what takes seconds.
+This module imports little, because processes import it before libraries that take seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def environment(threads: int, gpus: float) -> dict[str, str]:
     """Environment of an actor's process, set before it starts, because libraries read it when they load.
 
     Raised malloc thresholds keep glibc from giving activations back to the kernel and faulting them in again (1.3 to
-    1.6 times faster on CPU); waiting OpenMP threads that spin would collapse where cores are shared.
+    1.6 times faster on CPU). OpenMP threads must not spin while they wait: that is very slow on shared cores.
     """
     variables = {
         "OMP_NUM_THREADS": str(threads),
@@ -39,7 +39,7 @@ def environment(threads: int, gpus: float) -> dict[str, str]:
 
 
 def restarted() -> bool:
-    """Whether this actor's process is not its first."""
+    """Whether this actor was restarted, so that this process is not its first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own use of what it calls deprecated
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
@@ -47,7 +47,7 @@ def restarted() -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many client actors there are, and what each of them has of a node."""
+    """The number of client actors, and each one's share of a node."""
 
     actors: int
     cpus: float
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What one actor reserves; empty where it reserves nothing."""
+        """The resources that one actor reserves; empty if it reserves nothing."""
         share = {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount > 0}
         return share | ({KIND + self.kind: KIND_SHARE} if self.kind else {})
 
@@ -70,15 +70,17 @@ class Plan:
         return [dict(self.bundle) for _ in range(self.actors)]
 
     def runtime_env(self, variables: dict[str, str]) -> dict[str, Any]:
-        """Ray's option for a process with these variables. Where they are there already Ray gets none: for it Ray
-        imports itself twice in every process.
+        """Ray's option for a process with these variables; empty if they are set already, because this option makes Ray
+        import itself twice in every process.
         """
         return {} if self.prepared else {"runtime_env": {"env_vars": variables}}
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """Bundles for the actors of a plan: actor i lies in bundle ``first + i``. No group where actors reserve nothing."""
+    """Bundles for the actors of a plan: actor i lies in bundle ``first + i``. There is no group if actors reserve
+    nothing.
+    """
 
     group: PlacementGroup | None
     first: int = 0
@@ -105,7 +107,7 @@ SETTLE_S = 10.0
 
 
 def settle(groups: Iterable[PlacementGroup]) -> None:
-    """Wait until Ray has placed each of them, or found no room for it; ``SETTLE_S`` seconds at most for each."""
+    """Wait until Ray has placed each group, or found no room for it; at most ``SETTLE_S`` seconds for each."""
     for group in groups:
         last = time.monotonic() + SETTLE_S
         while state(group) not in SETTLED and time.monotonic() < last:
@@ -113,7 +115,7 @@ def settle(groups: Iterable[PlacementGroup]) -> None:
 
 
 def state(group: PlacementGroup) -> str:
-    """How far Ray is with placing it; of one that Ray does not know, that it is removed."""
+    """How far Ray is with placing the group; a group that Ray does not know counts as removed."""
     return str(placement_group_table(group).get("stats", {}).get("scheduling_state", "REMOVED"))
 
 

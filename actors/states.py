@@ -1,7 +1,8 @@
-"""Stores clients' states between rounds: in objects that the driver owns, one per client or one per call.
+"""Keeps clients' states between rounds in objects that the driver owns, one per client or one per call.
 
-An object per client costs about a millisecond to return and to map again, more than a small state is worth. An object
-per call is kept until all of its clients have taken part again. So it is for rounds in which everybody takes part.
+An object per client costs about a millisecond to return and to map again, which is too much for a small state. An
+object per call is kept until all of its clients have taken part again, so it suits rounds in which all clients take
+part.
 """
 
 from __future__ import annotations
@@ -23,28 +24,32 @@ TOGETHER_BYTES = 64 << 20  # of states in one object
 
 @dataclass(frozen=True)
 class StateRef:
-    """Where one client's state lies: an object in the store, and which item of it the state is; None: all of it."""
+    """Where one client's state is: an object in the store, and the item of it that is the state; None: the whole
+    object.
+    """
 
     ref: ObjectRef
     index: int | None = None
 
 
 class States:
-    """The states of all clients that have one; those of a round stand beside the old ones until it is complete."""
+    """The states of all clients that have one. A round's new states are kept beside the old ones until the round is
+    complete.
+    """
 
     def __init__(self) -> None:
         self._complete: dict[int, StateRef] = {}
         self._pending: dict[int, StateRef] = {}
 
     def latest(self, client: int) -> StateRef | None:
-        """What the client's next call begins with."""
+        """The state that the client's next call begins with."""
         return self._pending.get(client, self._complete.get(client))
 
     def take(self, clients: Sequence[int], result: ChunkResult, refs: Sequence[ObjectRef]) -> None:
         """Remember the new states that a call returned.
 
         Args:
-            refs: of the return values that are states.
+            refs: references to the return values that are states.
         """
         for k, client in enumerate(clients):
             if result.has_state[k]:
@@ -83,6 +88,6 @@ class States:
             yield client, item(last[1], kept.index)
 
     def restore(self, states: Iterable[tuple[int, State]]) -> None:
-        """Put a checkpoint's states into the store, in place of those known."""
+        """Put a checkpoint's states into the store, in place of the current ones."""
         self._pending = {}
         self._complete = {client: StateRef(ray.put(state)) for client, state in states}

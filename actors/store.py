@@ -1,4 +1,4 @@
-"""What is put into the object store: the values sent with calls, once, and the images, one copy per node."""
+"""Puts values into the object store: those sent with calls, once, and the images, one copy per node."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STORE_SHARE = 0.4  # images that take more of a node's object store are mapped f
 
 
 class Store:
-    """Values of this round that already lie in the object store, by identity.
+    """Values of this round that are already in the object store, by identity.
 
-    A value that two calls are sent is put once. What all clients are sent is remembered until the round ends; of what
-    single ones are sent, the last ``recent``.
+    A value that is sent with two calls is put there once. Values for all clients are remembered until the round ends;
+    of the values for single clients, the last ``recent``.
     """
 
     def __init__(self, recent: int) -> None:
@@ -37,14 +37,14 @@ class Store:
         self._always: dict[int, tuple[Any, ObjectRef]] = {}
 
     def remember(self, value: Any, ref: ObjectRef) -> None:
-        """Know a published value by its reference for the whole run."""
+        """Remember a published value's reference for the whole run."""
         self._always[id(value)] = (value, ref)
 
     def reference(self, value: Any, *, shared: bool) -> ObjectRef | None:
-        """A reference to ``value``, or None where it is small enough to travel within the call.
+        """A reference to ``value``, or None if it is small enough to be sent within the call.
 
         Args:
-            shared: whether all clients of the round are sent it.
+            shared: whether it is sent to all clients of the round.
         """
         if not _large(value):
             return None
@@ -68,7 +68,7 @@ class Store:
 
 
 def _large(value: Any) -> bool:
-    """Whether arrays within exceed what travels well inside a call."""
+    """Whether the arrays in it are too large to be sent within a call."""
     return nbytes(value) > INLINE_BYTES
 
 
@@ -93,7 +93,9 @@ def nbytes(value: Any) -> int:
 
 
 def place_of(state: float, federation: Federation, sharing: int = 1) -> Room:
-    """Where states of so many bytes lie: the stores of all nodes, each without the images, or the driver's memory."""
+    """The place for states of this many bytes: the stores of all nodes, each without the images, or the driver's
+    memory.
+    """
     if state <= IN_HEAP_BYTES:
         return free_memory()
     images = _pixel_bytes(federation) if _fits_stores(federation, sharing) else 0
@@ -101,7 +103,7 @@ def place_of(state: float, federation: Federation, sharing: int = 1) -> Room:
 
 
 def _stores(sharing: int) -> list[float]:
-    """Bytes of each living node's object store that are one of so many cohorts'."""
+    """Bytes of each living node's object store that belong to one of this many cohorts."""
     return [node["Resources"].get("object_store_memory", math.inf) / sharing for node in ray.nodes() if node["Alive"]]
 
 
@@ -115,7 +117,7 @@ def _fits_stores(federation: Federation, sharing: int) -> bool:
 
 
 def shared_images(federation: Federation, sharing: int) -> ObjectRef | None:
-    """The federation in the object store, its pixels one buffer per split; None where they are too many for it."""
+    """The federation in the object store, with one buffer of pixels per split; None if they are too large for it."""
 
     def plain(images: Images) -> Images:
         return replace(images, pixels=np.ascontiguousarray(images.pixels).view(np.ndarray))

@@ -1,5 +1,5 @@
-"""Running sums that actors keep over their calls of an exchange: handed over once, merged on their node, computed again
-if they are lost.
+"""Running sums that actors keep over their calls in an exchange: they are handed over once, merged on their node, and
+computed again if they are lost.
 
 An actor that dies takes its running sum along. A node that dies takes along the partial sums that lay there. So every
 request is kept until the whole sum has arrived. Requests that no partial sum holds are made again: integers add up to
@@ -41,7 +41,7 @@ class PartialSum(NamedTuple):
 
 
 class Sums:
-    """The sums of one exchange. As a context, it has actors hand over before they begin to evaluate."""
+    """The sums of one exchange. Used as a context, it has actors hand over before they begin to evaluate."""
 
     def __init__(self, pool: Pool, limit_s: float | None = None) -> None:
         self.pool = pool
@@ -66,7 +66,7 @@ class Sums:
 
     @property
     def full(self) -> bool:
-        """Whether so much is kept for a repetition that it is time to collect."""
+        """Whether so much is kept for a possible repetition that the sums should be collected now."""
         return self._retained_bytes > RETAINED_BYTES
 
     def register(self, request: Request) -> int:
@@ -78,14 +78,14 @@ class Sums:
         return self._tags
 
     def _retain(self, value: Any) -> Any:
-        """Count what clients share, such as the arrays of a bank that each gets a list of, once."""
+        """Count values that clients share only once, such as the arrays of a bank of which each gets a list."""
         if id(value) not in self._retained:
             self._retained[id(value)] = value  # which keeps its id from being another's
             self._retained_bytes += nbytes(value)
         return value
 
     def forget(self, call: Call) -> None:
-        """A call failed, and its actor with it: the sum does without its request."""
+        """Note that a call failed, and its actor with it: the sum does without its request."""
         if call.tag is not None:
             del self.requests[call.tag]
 
@@ -97,19 +97,19 @@ class Sums:
             self._arrived(header, call)
 
     def hand_over(self, slot: Slot) -> None:
-        """Have an actor hand over what it holds, before anything that is sent to it later."""
+        """Have an actor hand over its sum before it does anything that is sent to it later."""
         call = Call("hand_over", (self.exchange,), returns=2, limit_s=self.limit_s, pinned=True)
         self.calls.append(call)
         self.pool.send(slot, call)
         slot.holds = False
 
     def collect(self, repeat: Callable[[Sequence[Request]], None]) -> FixedPointSum:
-        """The whole sum.
+        """Collect the whole sum.
 
         Args:
-            repeat: asks again what was lost.
+            repeat: asks again for what was lost.
         Raises:
-            StateLost: it was lost again and again.
+            StateLost: sums were lost again and again.
             MixedArchitectures: the partial sums differ in their fields.
         """
         losses = 0
@@ -147,7 +147,7 @@ class Sums:
             self.parts.append(PartialSum(header, call.refs[1], call.node))
 
     def _merged(self) -> FixedPointSum:
-        """Read what was handed over. Actors whose clients all failed have nothing."""
+        """Read the sums that were handed over. Actors whose clients all failed have none."""
         parts, total = [part for part in self.parts if part.header.total.templates], FixedPointSum()
         for part in parts[1:]:
             parts[0].header.total.must_match(part.header.total)
@@ -165,7 +165,7 @@ class Sums:
         return total
 
     def _forget_lost(self) -> None:
-        """Forget the sums on dead nodes; all of them, where no dead node explains the loss."""
+        """Forget the sums on dead nodes, or all of them if no dead node explains the loss."""
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         kept = [part for part in self.parts if part.node in alive]
         self.parts = kept if len(kept) < len(self.parts) else []
@@ -177,9 +177,9 @@ def _means_lost(error: RayError) -> bool:
 
 
 def merged_where_they_lie(sums: Sequence[tuple[ObjectRef, str]], home: str) -> list[ObjectRef]:
-    """References to one or two sums that add up to all: merged pairwise on each node, then pairwise over nodes.
+    """References to one or two sums that add up to all of them: they are merged pairwise on each node, then over nodes.
 
-    The tasks are the caller's, and so is what they return: no actor's death takes it along.
+    The caller owns the tasks and what they return, so no actor's death destroys it.
 
     Args:
         sums: references to dicts of arrays, each with the node it lies on.

@@ -1,4 +1,6 @@
-"""Warm pools of client actors that a whole test session shares: starting processes is most of what a tiny run costs."""
+"""Warm pools of client actors that a whole test session shares, because starting processes is most of a tiny run's
+cost.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def local_ray(config: pytest.Config) -> None:
 
 
 def shared_pool(actors: int, config: pytest.Config, device: Literal["auto", "cpu", "cuda"] = "cpu") -> Pool:
-    """A pool of that many client actors, opened once per session; with ``device`` cuda they share a GPU."""
+    """A pool of this many client actors, opened once per session; with ``device`` cuda they share a GPU."""
     local_ray(config)
     if (actors, device) not in _pools:
         share = GPU_SHARE if device == "cuda" else 0.0
@@ -44,7 +46,7 @@ def shared_pool(actors: int, config: pytest.Config, device: Literal["auto", "cpu
 
 
 def close_pools() -> None:
-    """Give their places back to tests that need them."""
+    """Close the pools, so that other tests can use their resources."""
     while _pools:
         _pools.popitem()[1].close()
 

@@ -1,4 +1,6 @@
-"""The window through which a cohort asks its clients: few requests in flight, and their replies in client order."""
+"""The window through which a cohort asks its clients: it keeps few requests in flight, and gives replies in client
+order.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class Request:
             yield Request((client,), (fields,), (state,), repeated=self.repeated, suspect=True)
 
     def again(self) -> list[Request]:
-        """What to ask once more: of the clients that replied only, so that dropped clients stay dropped."""
+        """The request to send again: only to clients that replied, so that dropped clients stay dropped."""
         who = [k for k, client in enumerate(self.group) if client in self.replied]
         fields, states = tuple(self.fields[k] for k in who), tuple(self.states[k] for k in who)
         return [Request(tuple(self.group[k] for k in who), fields, states, repeated=True)] if who else []
@@ -41,14 +43,14 @@ class Request:
 class Window:
     """Requests in client order: some queued, some in flight. Replies are taken in the order of the requests.
 
-    A call of several clients that killed its actor, or was too late, does not tell which of them is to blame. Each of
-    them becomes a suspect, who is asked alone. Suspects come before all other requests: until the last of them has
+    If a call of several clients killed its actor, or was too late, it is not known which client is to blame. Each of
+    them becomes a suspect, which is asked alone. Suspects come before all other requests: until the last of them has
     replied, nothing else is sent, and no other reply is taken.
 
     Args:
         queued: what is still to be sent: groups of clients, or requests that are made already.
         size: the most calls in flight, of suspects and of others.
-        paused: whether no further group may be sent. Requests that are made already always may.
+        paused: whether no further group may be sent. Requests that are made already may always be sent.
     """
 
     def __init__(self, queued: deque[Group | Request], size: int, paused: Callable[[], bool]) -> None:
@@ -79,17 +81,17 @@ class Window:
         (self._suspects_in_flight if request.suspect else self._in_flight).append((request, call))
 
     def next_done(self) -> tuple[Request, Call] | None:
-        """The first request in flight with its call, taken out, where that call is done."""
+        """The first request in flight and its call, removed from the window, if that call is done."""
         current = self._current
         return current.popleft() if current and current[0][1].done else None
 
     def suspect(self, request: Request) -> None:
-        """Its clients are to be asked one by one."""
+        """Mark a request's clients as suspects, to be asked one by one."""
         self._suspects.extend(request.suspects())
 
     @property
     def _current(self) -> deque[tuple[Request, Call]]:
-        """Where the next reply comes from."""
+        """The queue that the next reply comes from."""
         return self._suspects_in_flight if self._suspects or self._suspects_in_flight else self._in_flight
 
     @property

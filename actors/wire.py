@@ -12,7 +12,7 @@ from rayfed_ssl.federated.messages import Averaging, Chunk, Start, State
 
 
 def item(value: Any, index: Any) -> Any:
-    """What stands at ``index`` of an object, a list or a dict; None: the object is all there is."""
+    """The item at ``index`` of a list or a dict; None: the object itself."""
     return value if index is None else value[index]
 
 
@@ -48,7 +48,7 @@ class StateReturn(Enum):
     TOGETHER = "together"  # one return value, a list
 
     def returns(self, clients: int) -> int:
-        """Return values that states take."""
+        """The number of return values that states take."""
         return {StateReturn.WITHIN: 0, StateReturn.APART: clients, StateReturn.TOGETHER: 1}[self]
 
 
@@ -74,7 +74,7 @@ class Work:
 
 @dataclass(frozen=True)
 class SumHeader:
-    """What is known of a partial sum without its totals, which the actor returns apart."""
+    """A partial sum without its totals, which the actor returns separately."""
 
     tags: tuple[int, ...]  # the calls it holds
     total: FixedPointSum  # with no totals

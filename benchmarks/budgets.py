@@ -17,6 +17,7 @@ from typing import Any
 
 import json_lines
 import yaml
+from boards.markdown import head
 from machine import described
 from processes import carry_out
 
@@ -74,7 +75,7 @@ def table(lines: list[dict[str, Any]]) -> str:
         "minutes (CPU)",
         "commit",
     )
-    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = head(heads)
     for line in lines:
         before, after = line["untrained"], line["trained"]
         scores = [f"{before[m]:.3f} -> {after[m]:.3f}" for m in ("knn", "linear", "select/knn")]

@@ -23,6 +23,7 @@ from typing import Any
 
 import json_lines
 import yaml
+from boards.markdown import head
 from boards.tables import NAMES
 from claims import CONFIGS, Attempt, Line
 from machine import described
@@ -106,7 +107,7 @@ def table(lines: Sequence[Line], document: Mapping[str, Any], data: str) -> str:
     known = [line for line in lines if (line["variant"], line["seed"], line["settings"]) in wanted]
     commits = ", ".join(sorted({line["commit"] for line in known}))
     heads = ("variant", "field", "score", "seeds", "AUC", "clients above 0.5", "epsilon", "kNN", "MB in all")
-    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = head(heads)
     for variant in document["variants"]:
         own = [line for line in known if line["variant"] == variant]
         if not own:

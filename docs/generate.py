@@ -57,7 +57,7 @@ def first_sentence(path: Path) -> str:
     """The first sentence of a module's docstring, on one line."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     paragraph = " ".join(text.split("\n\n")[0].split())
-    return re.split(r"(?<=[a-z)`\]])(?<!et al)\. |: (?=``|one |name)", paragraph)[0].rstrip(".:")
+    return re.split(r"(?<=[a-z)`\]])(?<!et al)(?<!eq)\. |: (?=``|one |name)", paragraph)[0].rstrip(".:")
 
 
 def _line(indent: int, name: str, words: str) -> str:

@@ -28,9 +28,9 @@ EPSILON = 1e-8  # within the logarithm: two images may have the same features
 class Config(PluginConfig):
     name: Literal["koleo"] = "koleo"
     weights: Literal["size", "uniform"] = "size"
-    """As a method: how clients count in the mean, by their number of images or all the same."""
+    """Where it is the method: how clients count in the mean, by their number of images or all the same."""
     weight: Annotated[float, Field(ge=0)] = 0.1
-    """Of the term in the loss."""
+    """Weight of the term in the loss."""
 
     def minimum_batch(self, settings: RunSettings) -> int:
         return 2  # an image needs a neighbour

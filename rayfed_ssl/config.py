@@ -246,7 +246,7 @@ def _check_schedule(config: RunConfig) -> None:
 
 
 def _check_server_optimizer(config: RunConfig) -> None:
-    """Raise ValueError where the method's round ends with something else than a mean, or with no round's end at all."""
+    """Raise ValueError where a server's optimiser has no plain mean to step towards, or FedBuff takes its own step."""
     found = config.server.optimizer.name
     if not METHODS[config.method.name].optimizable:
         able = ", ".join(name for name, method in METHODS.items() if method.optimizable and method.plugin is None)

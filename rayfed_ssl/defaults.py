@@ -70,10 +70,6 @@ def replace_objective(document: dict[str, Any], changes: Mapping[str, object]) -
         document["objective"] = {"name": method.objective, **given}
 
 
-EARLIER: dict[str, dict[str, Any]] = {"fedca": {"dictionary_size": 1024}}
-"""By method: keys whose default is null since, and what it was."""
-
-
 def as_made(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     """The ``config.yaml`` of a run folder with what has another default since the run was made: without
     ``model.initial``, its clients had one set of values.

@@ -59,6 +59,12 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
+def test_a_modules_first_sentence_does_not_end_within_a_reference() -> None:
+    """``Li et al. 2020, eq. 2`` has two full stops, and neither of them is the sentence's."""
+    said = generate.first_sentence(ROOT / "rayfed_ssl" / "methods" / "fedprox.py")
+    assert said == "FedProx: FedAvg whose clients are held near the global model (Li et al. 2020, eq. 2)"
+
+
 MEMBERS = {"EncoderClient": EncoderClient, "MethodServer": MethodServer, "Cohort": Cohort}
 
 

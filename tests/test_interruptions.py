@@ -295,6 +295,7 @@ def without(key: str) -> Callable[[Any], Any]:
         ("server.json", without("ledger"), "server.json: holds no server"),
         ("server.json", without("up_bytes"), "the state of ledger cannot be read (KeyError: 'up_bytes')"),
         ("server.json", without("success"), "the state of setbacks cannot be read (KeyError: 'success')"),
+        ("server.json", without("outcomes"), "the state of outcomes cannot be read (KeyError: 'outcomes')"),
         ("server.json", lambda tree: json.dumps(tree).replace('"000000"', '"000099"'), "array '000099' is missing"),
         ("server.json", lambda tree: json.dumps(tree).replace('"000000"', "null"), "array None is missing"),
         ("clients-00000.json", lambda tree: {}, "clients-00000.json: not what a checkpoint holds"),
@@ -315,19 +316,10 @@ def test_a_checkpoint_that_does_not_hold_what_it_should_is_refused_by_name(
     assert json.loads((tmp_path / "run/summary.json").read_text())["rounds"] == 1  # as it was
 
 
-def test_a_checkpoint_holds_these_parts_and_an_earlier_versions_without_some_is_resumed(
-    stopped: Path, tmp_path: Path
-) -> None:
-    """Earlier versions kept neither who had failed nor outcomes."""
+def test_a_checkpoint_holds_these_parts(stopped: Path) -> None:
     parts = ["server", "plugins", "published", "ledger", "clock", "schedule", "setbacks", "outcomes"]
     saved = json.loads((stopped / "checkpoints/round-00001/server.json").read_text())
     assert sorted(name for name, _ in saved["$map"]) == sorted(parts)
-    for name, older in (("now", ()), ("earlier", ("setbacks", "outcomes"))):
-        shutil.copytree(stopped, tmp_path / name)
-        for key in older:
-            replaced(tmp_path / name / "checkpoints/round-00001", "server.json", without(key))
-        assert run_locally(tiny("fedbyol"), tmp_path / name, resume=True)["status"] == "complete"
-    assert encoders(tmp_path / "earlier") == encoders(tmp_path / "now")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ INT64 = 2**63 - 1  # the largest whole number that is drawn is less
 
 
 class Dimension(Block):
-    """What one key may be: exactly one of these. Ranges include both ends."""
+    """The values that one key may have: exactly one of these is set. Ranges include both ends."""
 
     grid: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
     """Values that are all tried."""
@@ -61,18 +61,18 @@ class Dimension(Block):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """(low, high), where values are not listed."""
+        """(low, high), if values are not listed."""
         found = self.uniform or self.loguniform or self.randint
         assert found is not None
         return found
 
     @property
     def extremes(self) -> tuple[Any, ...]:
-        """Values that are valid only if all are."""
+        """The extreme values: if these are valid, all values are."""
         return self.values or self.bounds
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """One value: of those listed, or within the range."""
+        """Draw one value: from those listed, or within the range."""
         if self.values is not None:
             return self.values[int(rng.integers(len(self.values)))]
         low, high = self.bounds
@@ -82,8 +82,9 @@ class Dimension(Block):
         return self.within(drawn)
 
     def within(self, value: Any) -> Any:
-        """What a search came to for the key: a value listed as it is; a number of a range, at its nearer end where it
-        lies outside, and to as many digits as a person reads, unless these lie outside.
+        """The value of the key for what a search proposes. A listed value is taken as it is. A number is moved to the
+        nearer end of the range if it lies outside, and rounded to a readable number of digits, unless that would leave
+        the range.
         """
         if self.values is not None:
             return value
@@ -107,11 +108,13 @@ class Asha(Block):
     grace: Annotated[int, Field(ge=1)] = 1
     """Rounds before a trial may be stopped."""
     reduction: Annotated[float, Field(gt=1)] = 3.0
-    """Of this many trials at a rung one goes on."""
+    """One of so many trials at a rung goes on."""
 
 
 class Pbt(Block):
-    """Population-based training (Jaderberg et al. 2017): the worst go on from a copy of the best, with changed keys."""
+    """Population-based training (Jaderberg et al. 2017): the worst trials go on from a copy of the best, with changed
+    keys.
+    """
 
     name: Literal["pbt"] = "pbt"
     interval: Annotated[int, Field(ge=1)] = 1

@@ -1,7 +1,7 @@
 """``trials.json``: the trials of a sweep, in the order of their numbers, and their status.
 
-It is written at every change, so a sweep that is killed at any moment knows what it had begun. Whether a trial is
-complete, or diverged, is said by its run folder's ``summary.json`` alone.
+It is written at every change, so a sweep that is killed at any moment knows what it had begun. Only the
+``summary.json`` in a trial's run folder says whether the trial is complete or diverged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OVER = (*SCORED, "diverged")  # nothing is left to run
 
 @dataclass
 class Entry:
-    """A trial: a configuration with one seed. ``reports`` are (round, value) of what was measured on the way."""
+    """A trial: a configuration with one seed. ``reports`` are the (round, value) pairs measured on the way."""
 
     trial: int
     configuration: int
@@ -55,8 +55,8 @@ class Book:
     """The entries of the sweep in ``folder``; configuration c has the trials c * repeat, c * repeat + 1, ...
 
     Raises:
-        UserError: the records that are there, its own, a run's summary or its exchanges, cannot be read; so do the
-            methods.
+        UserError: existing records (its own, a run's summary or its exchanges) cannot be read. The methods raise it,
+            too.
     """
 
     def __init__(self, folder: Path, repeat: int) -> None:
@@ -81,11 +81,11 @@ class Book:
         return len(self.entries) // self.repeat
 
     def of(self, configuration: int) -> list[Entry]:
-        """The trials of one configuration, a repeat each."""
+        """The trials of one configuration, one for each repeat."""
         return self.entries[configuration * self.repeat : (configuration + 1) * self.repeat]
 
     def add(self, point: Point) -> list[Entry]:
-        """The trials of one more configuration."""
+        """Add one more configuration; returns its trials."""
         number = self.configurations
         new = [Entry(number * self.repeat + r, number, r, point) for r in range(self.repeat)]
         self.entries += new
@@ -95,29 +95,29 @@ class Book:
         write_json(self.path, {"trials": [asdict(entry) for entry in self.entries]})
 
     def summary(self, entry: Entry) -> dict[str, Any] | None:
-        """What the trial's run folder says it came to; None where the run has not ended."""
+        """The summary in the trial's run folder; None if the run has not ended."""
         return read_summary(self.folder / entry.name)
 
     def ended(self, entry: Entry) -> str | None:
-        """``complete`` or ``diverged`` where the trial's run folder says so."""
+        """``complete`` or ``diverged`` if the trial's run folder says so."""
         status = (self.summary(entry) or {}).get("status")
         return str(status) if status in ("complete", "diverged") else None
 
     def settle(self) -> None:
-        """Take up what became of trials after the scheduler had stopped them: one may have been in its last round."""
+        """Note how trials ended after the scheduler had stopped them: one may have been in its last round."""
         for entry in self.entries:
             if entry.status == "stopped" and (ended := self.ended(entry)) is not None:
                 entry.status = ended
 
     def value(self, entry: Entry, metric: str) -> float | None:
-        """The trial's metric; of one that was stopped what was reported last."""
+        """The trial's metric; for a stopped trial, the value reported last."""
         summary = self.summary(entry)
         if summary is not None and (found := measured(summary, metric)) is not None:
             return found
         return entry.reports[-1][1] if entry.reports else None
 
     def began(self, entry: Entry, metric: str) -> float | None:
-        """The same of the trial's encoder before training; None where the run did not measure it, or has not ended."""
+        """The metric of the trial's encoder before training; None if the run did not measure it, or has not ended."""
         part, _, name = metric.partition(".")
         protocol, _, kind = name.partition(".")  # best.knn.value
         summary = self.summary(entry)
@@ -134,7 +134,7 @@ def _damaged(path: Path, error: Exception) -> UserError:
 
 
 def measured(summary: Mapping[str, Any], metric: str) -> float | None:
-    """A dotted key of a summary as a number: where it holds one per client, their mean. None where there is none."""
+    """A dotted key of a summary as a number, or the mean if it holds one per client. None if it is missing."""
     here: Any = summary
     for part in metric.split("."):
         here = here.get(part) if isinstance(here, Mapping) else None
@@ -144,7 +144,7 @@ def measured(summary: Mapping[str, Any], metric: str) -> float | None:
 
 
 def score(values: list[float | None], how: str, mode: str) -> float | None:
-    """A configuration's score from its repeats': their worst, mean or best. None while one is missing.
+    """A configuration's score: the worst, mean or best of its repeats' values. None while one is missing.
 
     Args:
         mode: ``max`` where larger values are better, ``min`` where smaller ones are.
@@ -154,7 +154,7 @@ def score(values: list[float | None], how: str, mode: str) -> float | None:
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """The exchanges the run in ``folder`` went through. Raises UserError where their record is damaged."""
+    """The exchanges that the run in ``folder`` went through. Raises UserError if their record is damaged."""
     path = folder / SCHEDULE
     if (found := read_json(path)) is None:
         return []
@@ -169,6 +169,6 @@ def _has_point(change: object) -> bool:
 
 
 def scheduled(folder: Path, point: Point) -> Point:
-    """The keys in force: those of the last exchange, if there was one. Raises UserError as :func:`history`."""
+    """The keys in force: those of the last exchange, if there was one. Raises UserError as :func:`history` does."""
     changes = history(folder)
     return changes[-1]["point"] if changes else point

@@ -1,4 +1,4 @@
-"""Methods, or other variants of one run, over the same seeds: a sweep's trials, and their results as one table.
+"""Compares methods, or other variants of one run, over the same seeds: a sweep's trials, with one table of results.
 
     base: ../demo.yaml                       a run's config, relative to this file
     overrides: {train.rounds: 10}            of all variants
@@ -7,7 +7,7 @@
       fedsimclr:                             nothing: the method of that name
       near: {method.name: fedprox, method.mu: 0.1}
 
-Every variant's config is built, for every seed, and laid beside the images before the first run starts.
+Before the first run starts, every variant's config is built for every seed and checked against the images.
 
 OUT/comparison.yaml            what was asked; OUT/trial-00003/ etc. are a sweep's: see ``sweep``
 OUT/comparison.{md,tex,csv,parquet,json}  figures/
@@ -49,7 +49,7 @@ NEUTRAL = (*RESULT_NEUTRAL, "profile")  # blocks that change no result
 
 
 class CompareConfig(Block):
-    """The keys of a comparison's file. A variant that is null is the method of its name."""
+    """The keys of a comparison's file. A variant that is null is the method with that name."""
 
     base: Path
     """A run's config, relative to this file."""
@@ -81,7 +81,7 @@ class CompareConfig(Block):
 
     @property
     def points(self) -> dict[str, Point]:
-        """Name -> what it changes in the base, by dotted keys."""
+        """Variant's name -> its changes of the base, by dotted keys."""
         return {name: {"method.name": name} if v is None else configfile.flat(v) for name, v in self.variants.items()}
 
 
@@ -97,12 +97,12 @@ class Variants:
 
     @property
     def points(self) -> dict[str, Point]:
-        """Those that fit."""
+        """The variants that fit, by name."""
         return {name: point for name, point in self.settings.points.items() if name not in self.unfit}
 
     @property
     def left_out(self) -> dict[str, str]:
-        """What did not fit, now or when the comparison began, and why."""
+        """The variants that did not fit, now or when the comparison began, and why."""
         return {**self.settings.left_out, **self.unfit}
 
     def sweep(self, metric: str = "wall_s") -> Sweep:
@@ -118,7 +118,7 @@ class Variants:
 
 
 def from_methods(base: Path, names: Sequence[str], changes: Sequence[str] = (), seeds: int | None = None) -> Variants:
-    """Methods by name, each in place of the base's ``method`` block with its own defaults (the base's own method keeps
+    """Methods by name, each replacing the base's ``method`` block with its own defaults (the base's own method keeps
     the base's settings). ``changes`` are ``key=value`` for all of them. Raises UserError.
     """
     document, imports, overrides = read_base(base, configfile.parse_overrides(changes))
@@ -137,7 +137,7 @@ def from_methods(base: Path, names: Sequence[str], changes: Sequence[str] = (), 
 
 
 def from_file(path: Path, changes: Sequence[str] = (), seeds: int | None = None) -> Variants:
-    """The variants that a file lists; ``changes`` and ``seeds`` come before what it says. Raises UserError."""
+    """The variants that a file lists; ``changes`` and ``seeds`` take precedence over the file. Raises UserError."""
     written = configfile.read(path)
     settings = configfile.validate(CompareConfig, written, origin=str(path))
     base = path.parent / settings.base
@@ -161,7 +161,7 @@ def _at_least_one(seeds: int | None) -> int:
 
 
 def _fitted(variants: Variants) -> Variants:
-    """The same, with what does not fit: its config cannot be built, or the images cannot serve it."""
+    """The same, with those marked that do not fit: the config cannot be built, or the images do not suit it."""
     sweep, seeds = variants.sweep(), range(variants.settings.seeds)
     asked: list[tuple[str, RunConfig]] = []
     unfit: dict[str, str] = {}
@@ -180,14 +180,14 @@ def _fitted(variants: Variants) -> Variants:
 
 
 def refusal(variants: Variants) -> str | None:
-    """All that does not fit, a line for each reason; None where all fits."""
+    """A line for each reason why something does not fit; None if everything fits."""
     lines = [f"{name}: {line}" for name, why in variants.unfit.items() for line in why.splitlines()]
     return "\n".join(lines) or None
 
 
 def _shown_metric(variants: Variants, select: str | None) -> str:
-    """What a line about a run shows: what chooses, else, as nothing does, the first accuracy; the time where not all
-    have it.
+    """The metric shown in a line about a run: the one that ``select`` chooses by; without it, by which nothing is
+    chosen, the first accuracy; the time unless all variants have that.
     """
     kind, _, name = ("accuracy/" if select is None else named(select)).partition("/")
     configs = [variants.sweep().run(point) for point in variants.points.values()]
@@ -196,13 +196,13 @@ def _shown_metric(variants: Variants, select: str | None) -> str:
 
 
 def _metric_of(folder: Path) -> str | None:
-    """The same of the comparison in ``folder``, whose change is no other comparison; None where there is none."""
+    """The metric of the comparison in ``folder``, which may change from session to session; None without one."""
     existing = folder / "sweep.yaml"
     return str(configfile.read(existing)["metric"]) if existing.exists() else None
 
 
 def refuse_unmeasured(variants: Variants, measure: str) -> None:
-    """Raise UserError where no run will be measured by what is to choose: ``select/PROTOCOL`` or ``features/NAME``."""
+    """Raise UserError if no run will have the measure that is to choose: ``select/PROTOCOL`` or ``features/NAME``."""
     kind, _, name = measure.partition("/")
     configs = [variants.sweep().run(point) for point in variants.points.values()]
     if configs and not any(name in measured_by(config, kind) for config in configs):
@@ -216,7 +216,7 @@ def refuse_unmeasured(variants: Variants, measure: str) -> None:
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What became of a comparison's runs."""
+    """The result of a comparison's runs."""
 
     comparison: Comparison | None  # None: no run is complete
     left: int  # runs that are not over
@@ -236,17 +236,17 @@ def run_comparison(
     ended: Callable[[Progress], None] | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> ComparisonResult:
-    """Run what fits, every seed that is not over, and write the comparison into ``folder``.
+    """Run the variants that fit, for every seed whose run is not over, and write the comparison into ``folder``.
 
     Args:
         local: one run after the other in this process, instead of as many as the cluster takes.
         resume: go on with the comparison in ``folder``, if there is one; more variants may follow those it has.
-        select: the measure by which to choose a row; what it chose is written, too.
-        ended: hears of every run that ends; by default ``say`` takes its line.
-        stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
+        select: the measure by which to choose a row; the choice is written, too.
+        ended: called for every run that ends; by default ``say`` gets its line.
+        stopping: once it returns True, running trials end after their round, with a checkpoint, and no other starts.
     Raises:
         UserError: nothing fits, the folder or the resources cannot be used, or another command works in the folder;
-            nothing is half-written. Or the disk takes no more.
+            nothing is half-written. Or the disk is full.
     """
     from tune.sweep import disk_in_one_line, examine, run_trials, say_first, say_unlocked
 
@@ -282,7 +282,7 @@ def _run_here(
     ended: Callable[[Progress], None],
     stopping: Callable[[], bool],
 ) -> Book:
-    """Every trial that is not over, in this process; one that fails says why in its folder, and the next starts."""
+    """Run every trial that is not over, in this process. If one fails, its folder says why; the next starts."""
     from tune.sweep import begin, opening, trial_ended
 
     book = Book(folder, sweep.settings.repeat)
@@ -311,7 +311,7 @@ def _run_here(
 
 
 def _result(variants: Variants, folder: Path, book: Book, select: str | None) -> ComparisonResult:
-    """The comparison of what is there, written into the folder."""
+    """Compare the existing runs, and write the comparison into the folder."""
     runs = _folders(variants.points, folder, book)
     complete = any(entry.status == "complete" for entry in book.entries)
     comparison = of_variants(runs, variants.left_out) if complete else None
@@ -325,7 +325,7 @@ def _result(variants: Variants, folder: Path, book: Book, select: str | None) ->
 
 
 def _tell_tensorboard(variants: Variants, folder: Path, book: Book) -> None:
-    """What HParams shows of each run that has begun: its variant, its seed and its accuracies; of clients' the mean."""
+    """Write for HParams each begun run's variant, seed and accuracies (means over clients)."""
     from rayfed_ssl.records import hparams  # TensorBoard's writers, loaded only to write
 
     sweep = variants.sweep()
@@ -359,7 +359,7 @@ def _folders(names: Iterable[str], folder: Path, book: Book) -> dict[str, list[P
 
 
 def _dumped(variants: Variants) -> dict[str, Any]:
-    """What ``comparison.yaml`` says: complete in itself, beside the sweep's ``base.yaml``."""
+    """The content of ``comparison.yaml``, which is complete together with the sweep's ``base.yaml``."""
     return {
         "base": "base.yaml",
         "overrides": dict(variants.settings.overrides),
@@ -375,7 +375,7 @@ def _dump(variants: Variants, folder: Path) -> None:
 
 
 def _examine(variants: Variants, folder: Path, resume: bool) -> None:
-    """Refuse to write over a comparison, or to go on with another one; writes nothing."""
+    """Refuse to overwrite a comparison, or to go on with a different one; writes nothing."""
     existing = folder / FILE
     if not existing.exists():
         return

@@ -9,9 +9,10 @@
     metric: select.knn                       dotted key of summary.json: what the trials are chosen by
 
 ``select.*`` is measured on training images that no client holds (``evaluation.select``; with ``data.tasks``, each
-client's own), ``accuracy.*`` on the test images, which then choose; ``features.rankme``, the effective rank (Garrido et
-al. 2023), reads no label at all. Every trial's config is built, and laid beside the images, before the first starts: a
-wrong key or value costs no training. Where an optimiser proposes them, those at the ends of every range are.
+client's own); ``accuracy.*`` on the test images, which then choose; ``features.rankme``, the effective rank (Garrido et
+al. 2023), reads no label at all. Before the first trial starts, every trial's config is built and checked against the
+images: a wrong key or value costs no training. If an optimiser proposes the configs, those at the ends of every range
+are checked instead.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class SweepConfig(Block):
     trials: Annotated[int, Field(ge=1)] | None = None
     """Configurations tried; null: the whole grid, else 20."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the search; a run's own is ``overrides.seed``."""
+    """Seed of the search; a run's own is ``overrides.seed``."""
     metric: str = "accuracy.knn"
     """Dotted key of summary.json: what trials are chosen by; ``select.knn`` where the base holds images out,
     ``features.rankme`` where it reads no labels."""
@@ -180,7 +181,7 @@ class Sweep:
 
     @property
     def configurations(self) -> list[Point] | None:
-        """All of them, where they are known beforehand; None where an optimiser proposes them."""
+        """All configurations, if they are known beforehand; None if an optimiser proposes them."""
         settings = self.settings
         if settings.search == "grid":
             return list(itertools.islice(_grid(settings), settings.trials))
@@ -199,7 +200,7 @@ class Sweep:
         """Build the config of every configuration, or of those at the ends of every range, and return them.
 
         Raises:
-            UserError: the schema refuses one, or one does not measure what the trials are chosen by.
+            UserError: the schema refuses a config, or a run would not measure the metric that trials are chosen by.
         """
         known = self.configurations
         some = known if known is not None else [draw(self.settings, 0), *_ends(self.settings)]
@@ -223,7 +224,7 @@ class Sweep:
 
 
 def measured_by(config: RunConfig, kind: str) -> list[str]:
-    """What a run's summary has under ``accuracy``, ``select`` or ``features``."""
+    """The keys that a run's summary has under ``accuracy``, ``select`` or ``features``."""
     if kind == "features":
         return list(config.evaluation.describing)
     if config.data.tasks is not None:
@@ -232,9 +233,9 @@ def measured_by(config: RunConfig, kind: str) -> list[str]:
 
 
 def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """What chooses where a sweep's file does not say: effective rank where its runs read no labels, held-out images
-    where they have any, else ``accuracy.knn``, which is of test images. Nothing has looked at the runs' blocks yet:
-    what is none is refused as their configs are built.
+    """The metric if a sweep's file sets none: effective rank if its runs read no labels, held-out images if they have
+    any, else ``accuracy.knn``, which is measured on test images. The runs' blocks are not validated yet: wrong ones are
+    refused when their configs are built.
     """
     run = configfile.merge(document, overrides)
     data, evaluation = (known if isinstance(known := run.get(name), Mapping) else {} for name in ("data", "evaluation"))
@@ -251,12 +252,12 @@ def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) ->
 
 
 def draw(settings: SweepConfig, number: int) -> Point:
-    """Configuration ``number`` of a random search: each key from a generator of its own address."""
+    """Configuration ``number`` of a random search: each key has its own seeded generator."""
     return {key: d.draw(numpy_generator(settings.seed, "sweep", number, key)) for key, d in settings.space.items()}
 
 
 def _grid(settings: SweepConfig) -> Iterator[Point]:
-    """Every point with every combination of the grids, the last key varying fastest; what stands twice counts once."""
+    """Every point with every combination of the grids, the last key varying fastest; duplicates count once."""
     axes = [
         [(key, value) for value in {_text(value): value for value in dimension.grid or ()}.values()]
         for key, dimension in settings.space.items()
@@ -275,13 +276,13 @@ def _text(value: Any) -> str:
 
 
 def _grid_size(settings: SweepConfig) -> int:
-    """Combinations of the grids and points, whatever stands twice."""
+    """The number of combinations of the grids and points, duplicates included."""
     sizes = [len(dimension.grid or ()) for dimension in settings.space.values()]
     return math.prod(sizes) * max(1, len(settings.points))
 
 
 def _ends(settings: SweepConfig) -> Iterator[Point]:
-    """For each key its extreme values, the others at their first."""
+    """Configurations with each key at its extreme values and the others at their first."""
     first = {key: dimension.extremes[0] for key, dimension in settings.space.items()}
     for key, dimension in settings.space.items():
         for value in dimension.extremes:
@@ -320,14 +321,15 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
 
 
 def _add(document: dict[str, Any], block: str, given: Mapping[str, Any]) -> None:
-    """Put keys into a block of the file; a block that is no mapping stays as it is, to be refused with the file."""
+    """Put keys into a block of the file. A block that is not a mapping stays as it is, and is refused with the file."""
     known = document.get(block) or {}
     if isinstance(known, Mapping):
         document[block] = {**known, **given}
 
 
 def read_base(base: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Extension, ...], dict[str, Any]]:
-    """A run's document with its profile applied, what its ``imports`` name, and the overrides less profile and imports.
+    """A run's document with its profile applied, the modules that its ``imports`` name, and the overrides without
+    profile and imports.
 
     Paths in ``imports`` are relative to the base's folder.
     """
@@ -354,8 +356,8 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
-    """Raise UserError naming what differs from the sweep in the folder; ``concurrent`` may, ``trials`` may grow, and
-    more ``points`` may stand after those that are there, if there are any.
+    """Raise UserError naming what differs from the sweep in the folder. ``concurrent`` may differ, ``trials`` may grow,
+    and ``points`` may be added after existing ones, if there are any.
     """
     free = {"base", "concurrent", "trials", "points"}
     if new.settings.repeat == 1:  # then worst, mean and best are one
@@ -377,7 +379,7 @@ def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
 
 
 def differing(name: str, old: Any, new: Any) -> list[str]:
-    """The key ``name``, or of a block of dotted keys those that are not the same; none where nothing differs."""
+    """The key ``name`` or, for a block of dotted keys, the keys that are not the same; empty if nothing differs."""
     if old == new:
         return []
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):

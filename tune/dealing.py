@@ -14,8 +14,9 @@ from rayfed_ssl.simulation.checks import check_run
 
 
 def refusals(configs: Sequence[RunConfig]) -> dict[int, str]:
-    """What each run would be refused for before its first round, by its place in ``configs``, but for what concerns its
-    folder and its machine. Images are dealt once for all runs that are dealt alike, and let go of before the next.
+    """The errors for which each run would be refused before its first round, by its position in ``configs``, except
+    what concerns its folder and its machine. Images are dealt once for all runs with the same split, and released
+    before the next.
     """
     alike: dict[str, list[int]] = {}
     for place, config in enumerate(configs):
@@ -46,7 +47,9 @@ def _partition_key(config: RunConfig) -> str:
 
 
 def _pinned(config: RunConfig, known: dict[StartConfig, StartConfig]) -> RunConfig:
-    """The configuration with the digest of what ``model.start`` names; each is read once and kept in ``known``."""
+    """The configuration with the digest of the file that ``model.start`` names; each digest is read once and kept in
+    ``known``.
+    """
     start = config.model.start
     if start is None:
         return config

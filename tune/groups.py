@@ -1,7 +1,7 @@
-"""Tune's placement groups, none of which is removed while Ray is placing it.
+"""Makes sure that none of Tune's placement groups is removed while Ray is placing it.
 
 Ray would lose what it reserved (:func:`actors.shares.settle`), and Tune removes groups within milliseconds of asking,
-wherever the process of a trial that is over or paused comes free for one that waits.
+whenever a waiting trial can take over the process of a trial that is over or paused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from actors.shares import settle
 
 
 class SettledGroups(PlacementGroupResourceManager):  # type: ignore[misc]
-    """Waits until Ray has placed a group, or found no room for it, before it removes it."""
+    """Removes a group only after Ray has placed it, or found no room for it."""
 
     def cancel_resource_request(self, resource_request: object) -> None:
         settle(self._request_to_staged_pgs[resource_request])
@@ -31,8 +31,8 @@ class SettledGroups(PlacementGroupResourceManager):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def settled_groups() -> Iterator[None]:
-    """Let the Tune that runs inside ask for its placement groups through :class:`SettledGroups`: it takes no other
-    manager by argument.
+    """A context in which Tune asks for its placement groups through :class:`SettledGroups`: no argument of Tune's sets
+    the manager.
     """
     before = tune_controller.PlacementGroupResourceManager
     tune_controller.PlacementGroupResourceManager = SettledGroups

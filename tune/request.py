@@ -33,8 +33,8 @@ YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Request:
-    """Either variants to run in ``out``, or folders of runs or comparisons to read, which are only shown where ``out``
-    is None.
+    """Either variants to run in ``out``, or folders of runs or comparisons to read, which are only shown if ``out`` is
+    None.
     """
 
     out: Path | None
@@ -43,18 +43,20 @@ class Request:
     resume: bool = False
 
     def refuse_unmeasured(self, measure: str | None) -> None:
-        """Raise UserError where the variants that are to run will not be measured by what is to choose."""
+        """Raise UserError if the variants to run will not have the measure that is to choose."""
         if self.variants is not None and measure is not None:
             refuse_unmeasured(self.variants, measure)
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """What reads the comparison again, without running anything: the folder of its own runs, or the runs named."""
+        """The folders from which the comparison can be read again without running anything: that of its own runs, or
+        the runs named.
+        """
         return self.runs or (() if self.out is None else (self.out,))
 
     @property
     def count(self) -> int:
-        """How many runs there are to be."""
+        """The number of runs."""
         return 0 if self.variants is None else len(self.variants.points) * self.variants.settings.seeds
 
     def carry_out(
@@ -66,7 +68,9 @@ class Request:
         ended: Callable[[Progress], None] | None = None,
         select: str | None = None,
     ) -> ComparisonResult:
-        """Run what is to run, and write what it came to, with the row that ``select`` chooses. Raises UserError."""
+        """Run the variants, if any, and write the comparison, with the row that ``select`` chooses. Raises
+        UserError.
+        """
         if self.variants is not None and self.out is not None:
             return run_comparison(
                 self.variants, self.out, local=local, resume=self.resume, select=select, say=say, ended=ended,
@@ -89,7 +93,7 @@ class Request:
 def of_request(
     what: Sequence[str], base: Path | None, seeds: int | None, out: Path | None, *, resume: bool, skip_unfit: bool
 ) -> Request:
-    """Read the command line. Raises UserError where it cannot be told what is meant, or something does not fit."""
+    """Read the command line. Raises UserError if it is ambiguous, or if something does not fit."""
     if seeds is not None and seeds < 1:
         raise UserError(f"--seeds: found {seeds}; must be at least 1")
     if out is not None and re.match(r"\w+:/", str(out)):
@@ -118,12 +122,12 @@ def of_request(
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether the folder is that of a comparison, and no run's."""
+    """Whether the folder is a comparison's and not a run's."""
     return (folder / FILE).is_file() and not (folder / "config.yaml").exists()
 
 
 def _begun(names: Sequence[str], out: Path | None) -> Path | None:
-    """The comparison to go on with where no more was named than its folder. Raises UserError where it holds none."""
+    """The comparison to go on with if only its folder was named. Raises UserError if the folder holds none."""
     if len(names) == 1 and out is None and is_comparison(folder := Path(names[0]).expanduser()):
         return folder
     if names or out is None:
@@ -138,7 +142,7 @@ def _begun(names: Sequence[str], out: Path | None) -> Path | None:
 
 
 def _run_folders(given: Path) -> list[Path]:
-    """The runs in the folder of a comparison or a sweep; any other folder as it is."""
+    """The runs in the folder of a comparison or a sweep; any other folder is returned as it is."""
     inside = [] if (given / "config.yaml").exists() else sorted(path.parent for path in given.glob("*/config.yaml"))
     return inside or [given]
 
@@ -176,7 +180,7 @@ def _no_folder(name: str) -> str:
 
 
 def _configs(runs: Sequence[Path]) -> Iterator[RunConfig]:
-    """Of the runs whose configuration can be read without code of their own."""
+    """The configurations that can be read without the runs' own code."""
     for run in (run for given in runs for run in _run_folders(given)):
         try:
             config = load_untrusted(run / "config.yaml")
@@ -186,8 +190,8 @@ def _configs(runs: Sequence[Path]) -> Iterator[RunConfig]:
 
 
 def _refuse_taken(out: Path, runs: Sequence[Path]) -> None:
-    """Raise UserError where tables of ``runs`` would lie among the files of a run, or take the place of another
-    comparison's; those of one comparison may be made anew.
+    """Raise UserError if tables of ``runs`` would lie among the files of a run, or replace those of another comparison.
+    The tables of the same comparison may be written again.
     """
     if (out / "config.yaml").exists():
         raise UserError(f"--out: {out} holds a run; name another folder")

@@ -1,5 +1,5 @@
-"""The results of a sweep: a table, ``results.parquet``, the winner as ``best.yaml``, what was chosen and by what as
-``choice.json``, parallel coordinates.
+"""The results of a sweep: a table (``results.parquet``), the winner (``best.yaml``), the choice and its measure
+(``choice.json``), and a figure of parallel coordinates.
 
 A configuration's score is the mean (or the worst, the best) of its repeats; :mod:`rayfed_ssl.records.sweep_choice`
 says which of them wins.
@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """What the trials of a sweep came to."""
+    """The results of a sweep's trials."""
 
     sweep: Sweep
     folder: Path
@@ -64,12 +64,12 @@ class Results:
         return self.sweep.count * self.sweep.settings.repeat - over
 
     def values(self, configuration: int) -> list[float]:
-        """The metric of each repeat that has one."""
+        """The metric of each repeat that has a value."""
         found = [row[self.sweep.settings.metric] for row in self.of(configuration)]
         return [value for value in found if value is not None]
 
     def of(self, configuration: int) -> list[Row]:
-        """The rows of one configuration, a repeat each."""
+        """The rows of one configuration, one for each repeat."""
         return self._by_configuration[configuration]
 
     @cached_property
@@ -81,7 +81,7 @@ class Results:
 
 
 def collect(sweep: Sweep, book: Book) -> Results:
-    """Gather all trials and write the files. No trial runs any more."""
+    """Gather all trials and write the files. Call it when no trial is running."""
     book.settle()
     book.save()
     rows = rows_of(sweep, book)
@@ -100,8 +100,8 @@ def collect(sweep: Sweep, book: Book) -> Results:
 
 
 def choice_document(results: Results) -> dict[str, Any]:
-    """What ``choice.json`` says: the configuration that was chosen (null: none has run to its end), its keys and
-    folders, by which measure and whose labels, the others that are as good, and what a reader has to know of it.
+    """The content of ``choice.json``: the configuration that was chosen (null: none has run to its end), its keys and
+    folders, by which measure and whose labels, the others that are as good, and notes for a reader.
     """
     settings, choice = results.sweep.settings, results.choice
     own = [] if choice.winner is None else results.of(choice.winner)
@@ -124,7 +124,7 @@ def choice_document(results: Results) -> dict[str, Any]:
 
 
 def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
-    """What HParams shows of a trial that has begun; of clients' accuracies the mean."""
+    """Write what HParams shows for a trial that has begun; accuracies of clients are averaged."""
     if not (folder / "config.yaml").is_file():
         return
     from rayfed_ssl.records import hparams  # TensorBoard's writers, loaded only to write
@@ -137,7 +137,7 @@ def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
 
 
 def rows_of(sweep: Sweep, book: Book) -> list[Row]:
-    """One row per trial: what it was, the keys that varied, what it came to (of clients' accuracies the mean)."""
+    """One row per trial: its identity, the keys that varied, and its results (accuracies of clients are averaged)."""
     rows = []
     for entry in book.entries:
         summary = book.summary(entry) or {}
@@ -171,7 +171,7 @@ def _mean(value: Any) -> float | None:
 
 
 def table(rows: Sequence[Row]) -> pa.Table:
-    """The rows with a column for every key; what is neither numbers nor text is JSON."""
+    """The rows with a column for every key; values that are neither numbers nor text become JSON."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {}
     for name in names:
@@ -190,14 +190,14 @@ def _number(value: Any) -> bool:
 
 
 def answer(results: Results) -> str:
-    """Which configuration was chosen, in the report's words."""
+    """A sentence on which configuration was chosen, as in the report."""
     settings = results.sweep.settings
     return verdict(results.rows, results.choice, settings.keys, settings.metric, settings.mode, settings.score).sentence
 
 
 def ranked(results: Results) -> Table:
     """The configurations for a terminal, the best first; failed and unfinished ones are not among them. The last row is
-    the encoder before training. :func:`legend` says what the marks in the first column are.
+    the encoder before training. :func:`legend` explains the marks in the first column.
     """
     settings, choice = results.sweep.settings, results.choice
     several, averaged = settings.repeat > 1, settings.score == "mean"
@@ -230,7 +230,7 @@ def ranked(results: Results) -> Table:
 
 
 def legend(results: Results) -> str:
-    """What the marks in the first column of the table mean; those of them that stand there."""
+    """The meaning of the marks that occur in the first column of the table."""
     choice = results.choice
     found = ["* chosen"] if choice.winner is not None else []
     found += ["= level with it"] if choice.level else []
@@ -238,14 +238,14 @@ def legend(results: Results) -> str:
 
 
 def _scores(values: Sequence[float], scored: float, *, several: bool, averaged: bool) -> list[str]:
-    """The cells of a score: with repeats also how far their values lie apart."""
+    """The cells of a score; with repeats also the range of their values."""
     if not several:
         return [f"{scored:.4g}"]
     return [_spread(values)] if averaged else [f"{scored:.4g}", _spread(values)]
 
 
 def _range(scores: Sequence[float]) -> str:
-    """From the smallest to the largest where they are not the same as they are shown; else nothing."""
+    """The smallest and the largest value, if they differ as they are shown; else empty."""
     low, high = f"{min(scores):.4g}", f"{max(scores):.4g}"
     return "" if low == high else f"{low} to {high}"
 
@@ -304,7 +304,7 @@ def draw_parallel(results: Results, folder: Path) -> None:
 
 
 def _short(key: str) -> str:
-    """A key over two lines: its block, its name."""
+    """A key on two lines: its block and its name."""
     block, _, name = key.rpartition(".")
     return f"{block}\n{name}" if block else name
 
@@ -324,7 +324,9 @@ def axis(values: Sequence[Any], scale: str = "even") -> tuple[list[float], list[
 
 
 def _evenly(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Each value has a height of its own, and a mark that no other has: all its digits where a few are those of two."""
+    """Each value gets its own height and a distinct mark, with all digits if a few digits would be the same for two
+    values.
+    """
     numbers = all(map(_number, values))
     said = [v if isinstance(v, str) else f"{v:.4g}" if _number(v) else json.dumps(v) for v in values]
     keys = [(value,) if numbers else (text, json.dumps(value)) for value, text in zip(values, said, strict=True)]

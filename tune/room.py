@@ -1,4 +1,4 @@
-"""How many trials run at a time, and with which resources; waits for resources and says so."""
+"""Decides how many trials run at a time, and with which resources; waits for resources and says so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rayfed_ssl.settings.blocks import ResourcesConfig
 
 @dataclass(frozen=True)
 class TrialSlots:
-    """How many trials run at a time, and what each has: the trial's own bundle first, then its client actors'."""
+    """How many trials run at a time, and the bundles of each: the trial's own first, then its client actors'."""
 
     trials: int
     plan: Plan
@@ -35,11 +35,11 @@ class TrialSlots:
 
 
 def trial_slots(resources: ResourcesConfig, concurrent: int | None, trials: int, node: str = "node") -> TrialSlots:
-    """Divide the cluster among trials. Pure, but for looking at the cluster's nodes.
+    """Divide the cluster among trials. A pure function, except that it reads the cluster's nodes.
 
-    ``resources.actors`` counts for each trial, by default 1. With ``concurrent`` set, so many trials share what there
-    is, GPUs by fraction; else the shares are what ``resources`` says and as many trials run as fit.
-    Raises UserError where not even one fits, or not as many as asked for.
+    ``resources.actors`` applies to each trial, by default 1. If ``concurrent`` is set, this number of trials share the
+    cluster, with fractions of GPUs; else the shares are those in ``resources``, and as many trials run as fit. Raises
+    UserError if not even one trial fits, or not as many as asked for.
     """
     nodes, actors = living_nodes(), resources.actors or 1
     ceiling = autoscaling_ceiling(resources.autoscales_to)
@@ -53,7 +53,7 @@ def trial_slots(resources: ResourcesConfig, concurrent: int | None, trials: int,
 
 
 class Patience:
-    """Waits, aloud, while the cluster has no place for a trial: others hold it, or an autoscaler starts nodes."""
+    """Waits, and says so, while the cluster has no room for a trial: others hold it, or an autoscaler starts nodes."""
 
     def __init__(
         self, resources: ResourcesConfig, space: TrialSlots, say: Callable[[str], None], before: Iterable[str] = ()
@@ -66,7 +66,7 @@ class Patience:
         self.since, self.said = time.monotonic(), False
 
     def look(self) -> bool:
-        """Whether some trial has a place. Raises UserError where none ever had one, and none is coming."""
+        """Whether some trial has a place. Raises UserError if none ever had one, and none is coming."""
         if placed(self.before):
             self.began, self.since, self.said = True, time.monotonic(), False
             return True
@@ -85,8 +85,8 @@ class Patience:
 
 
 def placed(before: frozenset[str]) -> bool:
-    """Whether some placement group that this process asked for is there, but for those of ``before``. A group's id ends
-    with its job's.
+    """Whether some placement group that this process asked for is placed, apart from those in ``before``. A group's id
+    ends with its job's id.
     """
     job = ray.get_runtime_context().get_job_id()
     groups = placement_group_table().items()

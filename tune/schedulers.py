@@ -1,4 +1,6 @@
-"""Tune's schedulers for a sweep: ASHA that goes on where an earlier session was, a population whose members wait."""
+"""Tune's schedulers for a sweep: ASHA that continues an earlier session, and a population whose members wait for each
+other.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tune.search import SCORE, Proposals, domain
 
 
 def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
-    """Tune's scheduler; ASHA is told what all trials reported in earlier sessions."""
+    """Tune's scheduler. ASHA gets the values that all trials reported in earlier sessions."""
     settings = sweep.settings
     match settings.scheduler:
         case Asha(grace=grace, reduction=reduction):
@@ -40,7 +42,7 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
 
 @dataclass(frozen=True)
 class Named:
-    """A trial as ASHA's rungs know it: by its name, where Tune's own ``trial_id`` is another one in every session."""
+    """A trial as ASHA's rungs know it: by its name, because Tune's own ``trial_id`` changes with every session."""
 
     trial_id: str
 
@@ -48,7 +50,7 @@ class Named:
 class LastingAsha(AsyncHyperBandScheduler):  # type: ignore[misc]
     """ASHA over several sessions. Its rungs hold what the trials of ``book`` reported before: a trial that goes on is
     not judged a second time at a rung that it passed, by what it measured later, nor by a round that it reports again
-    because its checkpoint is of an earlier one. What it stops is so in the book, too.
+    because its checkpoint is of an earlier one. Trials that it stops are marked as stopped in the book, too.
     """
 
     def __init__(self, book: Book, **settings: Any) -> None:
@@ -85,7 +87,7 @@ class LastingAsha(AsyncHyperBandScheduler):  # type: ignore[misc]
 
 
 class SynchronousPopulation(PopulationBasedTraining):  # type: ignore[misc]
-    """Members wait for each other at every exchange, but not for one that failed or was stopped on its way there."""
+    """Members wait for each other at every exchange, but not for one that failed or was stopped before it got there."""
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         chosen = super().choose_trial_to_run(tune_controller)
@@ -99,7 +101,7 @@ class SynchronousPopulation(PopulationBasedTraining):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class WithinRanges:
-    """Keeps what population-based training multiplies within the sweep's ranges."""
+    """Keeps values that population-based training multiplies within the sweep's ranges."""
 
     sweep: Sweep
 
@@ -112,7 +114,7 @@ class WithinRanges:
 
 
 def members(proposals: Proposals) -> dict[str, Any]:
-    """The trials that are to run, as Tune's own kind of list: their numbers a grid, their keys looked up by number."""
+    """The trials to run, as Tune's parameter space: a grid of their numbers, from which their keys are looked up."""
     points = {e.trial: scheduled(proposals.book.folder / e.name, e.point) for e in proposals.todo}
     keys = {key: tune.sample_from(Lookup(points, key)) for key in proposals.sweep.settings.space}
     return {"trial": tune.grid_search(list(points)), **keys}
@@ -120,7 +122,7 @@ def members(proposals: Proposals) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Lookup:
-    """One key of the trial with the number that was chosen."""
+    """Looks up one key of the trial with the chosen number."""
 
     points: dict[int, dict[str, Any]]
     key: str

@@ -1,7 +1,7 @@
-"""Chooses the next trial: recorded trials that are not over, then new configurations from a list or an optimiser.
+"""Chooses the next trial: first recorded trials that are not over, then new configurations from a list or an optimiser.
 
-Tune asks a ``Searcher``; this one gives every trial its number, keeps ``trials.json``, and tells an optimiser the score
-of a configuration once all its repeats are in.
+Tune asks a ``Searcher``. This one gives every trial its number, keeps ``trials.json``, and tells an optimiser the score
+of a configuration once all its repeats are over.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Proposals(Searcher):  # type: ignore[misc]
     """The trials of a sweep, one at a time.
 
     Args:
-        finished: called with each trial that ends in a way Tune reports to its searcher.
-        stopping: whether no new trial shall start.
+        finished: called with each trial that ends in a way that Tune reports to its searcher.
+        stopping: returns True if no new trial shall start.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Proposals(Searcher):  # type: ignore[misc]
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        """The next trial's number and keys; FINISHED where there is none, None where there will be one later."""
+        """The next trial's number and keys; FINISHED if there is none, None if there will be one later."""
         if self.stopping():
             return Searcher.FINISHED
         if not self.todo and self.optimiser and self.book.configurations < self.sweep.count:
@@ -72,7 +72,7 @@ class Proposals(Searcher):  # type: ignore[misc]
         return {"trial": entry.trial, **scheduled(self.book.folder / entry.name, entry.point)}
 
     def begin(self, trial_id: str, entry: Entry) -> None:
-        """Note which of Tune's trials this one is."""
+        """Note which of Tune's trials this trial is."""
         self.running[trial_id] = entry
         entry.status = "running"
         self.book.save()
@@ -110,7 +110,7 @@ class Proposals(Searcher):  # type: ignore[misc]
 
 
 def configuration_score(sweep: Sweep, book: Book, configuration: int) -> float | None:
-    """From all repeats of a configuration; None where one has no value, is not over, failed or diverged."""
+    """The score from all repeats of a configuration; None if one has no value, is not over, failed or diverged."""
     entries = book.of(configuration)
     if any(entry.status not in SCORED for entry in entries):
         return None
@@ -131,11 +131,11 @@ def _name(configuration: int) -> str:
 
 
 def optimiser(sweep: Sweep, book: Book) -> Searcher:
-    """Optuna's or HyperOpt's search (both TPE) that has proposed the configurations of the book. Raises UserError where
-    it is not installed.
+    """Optuna's or HyperOpt's search (both TPE), in the state of having proposed the configurations of the book. Raises
+    UserError if it is not installed.
 
-    It is told the scores of those that are over; those of an earlier session that are not are given again by the book,
-    and it is told theirs when they are.
+    It is told the scores of configurations that are over. Configurations of an earlier session that are not over are
+    given out again by the book, and it is told their scores when they are.
     """
     settings = sweep.settings
     space = {key: domain(dimension) for key, dimension in settings.space.items()}
@@ -164,7 +164,7 @@ def optimiser(sweep: Sweep, book: Book) -> Searcher:
 
 
 def installed(package: str) -> Any:
-    """An optimiser's package. Raises UserError where it is not there."""
+    """An optimiser's package. Raises UserError if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError:

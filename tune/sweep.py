@@ -1,4 +1,5 @@
-"""Run a sweep: as many trials at a time as fit, each an ordinary run folder; stop it at any moment and go on later.
+"""Runs a sweep: as many trials at a time as fit, each in an ordinary run folder. A sweep can be stopped at any moment
+and continued later.
 
 OUT/sweep.yaml  base.yaml      what was asked, complete in itself
 OUT/trials.json                what was begun
@@ -68,15 +69,15 @@ def run_sweep(
     num_cpus: int | None = None,
     num_gpus: int | None = None,
 ) -> Results:
-    """Run every trial that is not over, and return what all of them came to; the folder holds the same.
+    """Run every trial that is not over, and return the results of all of them; the folder holds the same.
 
     Args:
         resume: go on with the sweep in ``folder``, if there is one.
         stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
-        num_cpus, num_gpus: what an instance of Ray of our own pretends to have.
+        num_cpus, num_gpus: what a Ray instance that is started here pretends to have.
     Raises:
         UserError: a key, a value, the folder or the resources cannot be used, or another command works in the folder;
-            nothing is half-written. Or no trial found a place within ``resources.wait_s``, or the disk takes no more.
+            nothing is half-written. Or no trial found a place within ``resources.wait_s``, or the disk is full.
     """
     refuse_uri(folder)
     with disk_in_one_line(folder), claimed(folder) as why_not:
@@ -97,8 +98,8 @@ def run_sweep(
 
 @contextlib.contextmanager
 def disk_in_one_line(folder: Path) -> Iterator[None]:
-    """Turn the error of a disk that takes no more, or of a folder that can be written to no more, into one line, which
-    says how to go on. Raises UserError; any other error stays itself.
+    """Turn the error of a full disk, or of a folder that can no longer be written to, into one line that says how to go
+    on. Raises UserError; any other error is raised unchanged.
     """
     try:
         yield
@@ -111,7 +112,7 @@ def disk_in_one_line(folder: Path) -> Iterator[None]:
 
 
 def _refused(folder: Path, error: OSError) -> bool:
-    """Whether it is the folder, or a file in it, that may be written to no more."""
+    """Whether the error is that the folder, or a file in it, may no longer be written to."""
     if isinstance(error.filename, str) and not Path(error.filename).absolute().is_relative_to(folder.absolute()):
         return False
     if isinstance(error, PermissionError):
@@ -120,10 +121,10 @@ def _refused(folder: Path, error: OSError) -> bool:
 
 
 def refuse_unfit(sweep: Sweep, trials: Sequence[tuple[Point, RunConfig]]) -> None:
-    """Lay the configs of all trials beside the images, each with its own seed.
+    """Check the configs of all trials, each with its own seed, against the images.
 
     Raises:
-        UserError: a run would refuse one: what it would say, and of which trial.
+        UserError: a run would refuse one; the text is what the run would say, and names the trial.
     """
     seeds = [
         config.model_copy(update={"seed": config.seed + repetition})
@@ -150,13 +151,13 @@ def run_trials(
     num_cpus: int | None = None,
     num_gpus: int | None = None,
 ) -> Book:
-    """Run every trial that is not over; what has become of each. The caller has claimed the folder, and examined it and
-    the sweep.
+    """Run every trial that is not over, and return the result of each. The caller has claimed the folder, and examined
+    it and the sweep.
 
     Args:
-        first: the config of one of the trials, whose ``resources`` all share.
-        ended: hears of every trial that ends; by default ``say`` takes its line.
-        on_begin: called once, when the folder is there and no trial has started.
+        first: the config of one of the trials; all trials share its ``resources``.
+        ended: called for every trial that ends; by default ``say`` gets its line.
+        on_begin: called once, when the folder exists and no trial has started.
     Raises:
         UserError: the resources cannot be used, no trial found a place within ``resources.wait_s``, or the disk takes
             no more.
@@ -196,8 +197,8 @@ def run_trials(
 
 
 def begin(sweep: Sweep, book: Book, on_begin: Callable[[], None]) -> None:
-    """Write down what was asked, then what there is to do. What is over has not failed, whatever an earlier attempt
-    left in its folder.
+    """Write down what was asked, then what is to be done. A trial that is over has not failed, whatever an earlier
+    attempt left in its folder.
     """
     book.folder.mkdir(parents=True, exist_ok=True)
     sweep_config.dump(sweep, book.folder)  # first: trials are nothing without what was asked
@@ -209,8 +210,8 @@ def begin(sweep: Sweep, book: Book, on_begin: Callable[[], None]) -> None:
 
 
 def say_first(folder: Path, configs: Sequence[RunConfig], say: Callable[[str], None]) -> None:
-    """Before anything is written: say what is in the folder that is of others. Raises UserError where it lies among the
-    images of one of the runs.
+    """Called before anything is written: say what the folder holds that belongs to no run. Raises UserError if it lies
+    among the images of one of the runs.
     """
     for config in configs:
         refuse_among_images(config, folder)
@@ -219,13 +220,13 @@ def say_first(folder: Path, configs: Sequence[RunConfig], say: Callable[[str], N
 
 
 def say_unlocked(folder: Path, why_not: str, say: Callable[[str], None]) -> None:
-    """Say that the folder has no lock, where it could not be locked."""
+    """If the folder could not be locked, say so."""
     if why_not:
         say(f"{folder} cannot be locked ({why_not}): nothing keeps a second command from writing there")
 
 
 def opening(sweep: Sweep, book: Book) -> str:
-    """How many trials there are, and how many of them are over."""
+    """A line on how many trials there are, and how many of them are over."""
     over = sum(entry.status in OVER for entry in book.entries)
     total = f"{sweep.count * sweep.settings.repeat} trials"
     return total + (f", {over} of them over already" if over else "")
@@ -240,7 +241,7 @@ def refuse_uri(folder: Path) -> None:
 
 
 def examine(sweep: Sweep, folder: Path, resume: bool) -> None:
-    """Refuse to write over a sweep, or to go on with another one; writes nothing."""
+    """Refuse to overwrite a sweep, or to go on with a different one; writes nothing."""
     existing = folder / "sweep.yaml"
     if existing.exists() and not resume:
         raise UserError(f"--out: {folder} already holds a sweep; add --resume to continue it, or name another folder")
@@ -254,7 +255,7 @@ def examine(sweep: Sweep, folder: Path, resume: bool) -> None:
 
 
 def _node(session: Session) -> str:
-    """The resource of this node's own name."""
+    """The resource that names this node."""
     resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == session.node)
     return next(str(name) for name in resources if name.startswith("node:") and not name.startswith("node:__"))
 
@@ -268,7 +269,7 @@ def _fit(
     say: Callable[[str], None],
     stopping: Callable[[], bool],
 ) -> list[Entry]:
-    """Run what is proposed. Returns the trials that failed because their process died."""
+    """Run the proposed trials. Returns the trials that failed because their process died."""
     book = proposals.book
     os.environ.update(SETTINGS)
     for name in ("ray.tune", "ray.train"):
@@ -330,7 +331,7 @@ def trial_ended(sweep: Sweep, book: Book, entry: Entry) -> Progress:
 
 
 def trial_line(sweep: Sweep, book: Book, entry: Entry) -> str:
-    """What became of a trial. One that the scheduler stopped is still at the round that it is in."""
+    """A line on how a trial ended. A trial that the scheduler stopped is shown at the round that it is still in."""
     value = book.value(entry, sweep.settings.metric)
     seed = f" repeat {entry.repetition}" if sweep.settings.repeat > 1 else ""
     point = scheduled(book.folder / entry.name, entry.point)

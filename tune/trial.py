@@ -1,9 +1,8 @@
 """A trial: the round loop in an actor that Tune starts, its clients in the other bundles of its placement group.
 
-The loop runs in a thread. Where a scheduler decides, it waits at every evaluation until it may go on, so that what is
-stopped ends at the round it was stopped for, as an ordinary run folder with a checkpoint. The trial's actor needs no
-CPU and lies on the node of the command, where the run folders are. When a trial is over, the next one takes over its
-processes.
+The loop runs in a thread. With a scheduler it waits at every evaluation until it may go on, so that a stopped trial
+ends at the round it was stopped for, as an ordinary run folder with a checkpoint. The trial's actor needs no CPU and
+runs on the node of the command, where the run folders are. When a trial is over, the next one takes over its processes.
 """
 
 from __future__ import annotations
@@ -60,18 +59,20 @@ class TrialOrder:
 
 
 class Abandoned(BaseException):
-    """The trial goes on elsewhere, or not at all: nothing more is written."""
+    """The trial goes on elsewhere, or not at all: nothing more may be written here."""
 
 
 class RoundsMeasured:
-    """Evaluations as they come in, until all of a round are there."""
+    """Collects evaluations as they come in, until all of a round are there."""
 
     def __init__(self) -> None:
         self.holders: dict[int, dict[int | None, Sequence[int | None]]] = {}  # round -> holder -> of whom
         self.known: dict[int, dict[int | None, dict[str, float]]] = {}  # round -> client -> values
 
     def expect(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
-        """These are all of a round; one that several clients hold stands for each of them."""
+        """Say which encoders' evaluations make up a round; one encoder that several clients hold counts for each of
+        them.
+        """
         self.holders[round] = {encoder.client: encoder.holders or (encoder.client,) for encoder in encoders}
 
     def take(self, evaluated: Iterable[Evaluated]) -> None:
@@ -80,7 +81,9 @@ class RoundsMeasured:
                 self.known.setdefault(round, {})[client] = of_client(values, client)
 
     def complete(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(round, what its summary would say under ``accuracy``, ``select`` and ``features``), once each."""
+        """(round, the values that its summary would have under ``accuracy``, ``select`` and ``features``), once for
+        each round.
+        """
         for round in sorted(self.known):
             if len(self.known[round]) == sum(map(len, self.holders[round].values())):
                 by_tag: dict[str, dict[int | None, float]] = {}
@@ -114,7 +117,7 @@ class WatchedCohort(RayCohort):
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
-    """Tune's view of a run: a step lasts from one evaluation to the next, or to the end where nobody schedules."""
+    """Tune's view of a run: a step lasts from one evaluation to the next, or to the end without a scheduler."""
 
     def setup(self, config: dict[str, Any], order: TrialOrder) -> None:
         end_at_sigterm()
@@ -127,7 +130,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Another trial from here on."""
+        """Become another trial."""
         self._end()
         self._take(new_config)
         return True
@@ -159,7 +162,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return news
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """The newest checkpoint of the run, for trials that exploit this one. Nothing where there is none yet."""
+        """The newest checkpoint of the run, for trials that exploit this one. Empty if there is none yet."""
         found, _ = checkpoint.newest(self.folder / "checkpoints")
         if found is not None:
             shutil.copytree(found[1], Path(checkpoint_dir) / found[1].name)
@@ -176,7 +179,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self._drop()
 
     def _end(self) -> None:
-        """Stopped by the scheduler: a summary and encoders as after a last round. A population's member just leaves."""
+        """End a trial that the scheduler stopped: write a summary and encoders as after a last round. A member of a
+        population just leaves.
+        """
         if self.thread is None:
             return
         (self.abandoned if self.sweep.settings.scheduler.name == "pbt" else self.stop_wanted).set()
@@ -236,7 +241,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return persisting(attempt, lambda: self.reached, lost, resume=(self.folder / "config.yaml").exists())
 
     def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
-        """A cohort in the actors of the last trial; in new ones where they are all gone, or a node was lost."""
+        """A cohort in the actors of the previous trial, or in new ones if these are all gone or a node was lost."""
         if self.pool is not None and not self.pool.slots:
             self._drop()
         if self.pool is None:
@@ -253,13 +258,13 @@ class Trial(tune.Trainable):  # type: ignore[misc]
             self.pool = None
 
     def _say(self, line: str) -> None:
-        """Into the log; the command shows it."""
+        """Write a line into the log; the command shows it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now():%Y-%m-%dT%H:%M:%S} {' '.join(line.split())}\n")
 
     def _report(self, progress: Progress) -> None:
-        """Hand Tune what is known of a round, and wait for its word. The last round's comes with the summary."""
+        """Report a round's values to Tune, and wait for its decision. The last round is reported with the summary."""
         self.reached = progress.round
         if self.sweep.settings.scheduler.name == "none" or not any(
             key.startswith(("eval/", "features/")) for key in progress.values
@@ -281,8 +286,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 def exploit(folder: Path, found: tuple[int, Path], donor: Mapping[str, Any], config: RunConfig, point: Point) -> None:
     """Let the run in ``folder`` go on from another trial's checkpoint with a changed config.
 
-    ``config.yaml`` says what holds from then on; ``schedule.json`` says since which round, what held before, and whose
-    weights were taken. A kill at any moment leaves the run as it was, or an exchange that :func:`settle` finishes.
+    ``config.yaml`` holds the new settings; ``schedule.json`` says since which round, what the settings were before, and
+    whose weights were taken. A kill at any moment leaves the run as it was, or an exchange that :func:`settle`
+    finishes.
     """
     settle(folder)
     round, source = found
@@ -296,7 +302,9 @@ def exploit(folder: Path, found: tuple[int, Path], donor: Mapping[str, Any], con
 
 
 def settle(folder: Path) -> None:
-    """Finish an exploit that was interrupted, or forget one that was not yet all there. Nothing may run in there."""
+    """Finish an exploit that was interrupted, or forget one that was not yet complete. No run may be going on in the
+    folder.
+    """
     shutil.rmtree(folder / DRAFT, ignore_errors=True)
     whole = folder / EXCHANGE
     if not whole.exists():

@@ -21,11 +21,11 @@ LOOK_S = 1.0  # between looks at what trials say, and at what they wait for
 
 
 class StoppedBeforePlacement(Exception):
-    """A stop was asked for while no trial had a place to run in."""
+    """A stop was requested while no trial had a place to run."""
 
 
 class Watch(tune.Callback):  # type: ignore[misc]
-    """Passes a wish to stop on to the trials, and says what they log, what they wait for, and why one failed."""
+    """Passes a request to stop on to the trials, and reports what they log, what they wait for, and why one failed."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Watch(tune.Callback):  # type: ignore[misc]
             raise StoppedBeforePlacement
 
     def read_on(self) -> None:
-        """Say what trials wrote into their logs since the last look; the same of the same trial once."""
+        """Report what trials wrote into their logs since the last look; a repeated line of a trial is reported once."""
         for path in sorted(self.folder.glob(f"trial-*/{LOG}")):
             if (size := path.stat().st_size) == (seen := self.seen.get(path, 0)):
                 continue
@@ -86,13 +86,13 @@ class Watch(tune.Callback):  # type: ignore[misc]
 
 
 def _raised(trial: Any) -> RayTaskError | None:
-    """What a trial raised; None where its process died."""
+    """The error that a trial raised; None if its process died."""
     error = None if trial.pickled_error_file is None else pickle.loads(Path(trial.pickled_error_file).read_bytes())
     return error if isinstance(error, RayTaskError) else None
 
 
 class Population(Watch):
-    """Tells the proposals what becomes of trials from Tune's own list: population-based training has no searcher."""
+    """Tells the proposals how trials in Tune's own list end: population-based training has no searcher."""
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if trial.trial_id not in self.proposals.running:

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from boards.clusters import clusters, over_sets
+from boards.markdown import head
 from boards.overall import LOCAL, PIXELS, UNTRAINED, excludes_zero, with_baselines
 from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from boards.tables import NAMES, NOT_RUN, complete, number, of_table, paired
@@ -23,7 +24,7 @@ def absolute(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """
     beside = with_baselines(rows, board)
     heads = ["", *(f"{NAMES.get(data, data)}: {words}" for data in board["data"] for words in MEASURES.values())]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for method in (PIXELS, UNTRAINED, LOCAL, REFERENCE, *(name for name in board["references"] if name != LOCAL)):
         cells = [number(by_seed(beside, board, data, method, m)) for data in board["data"] for m in MEASURES]
         if any(cell != "-" for cell in cells):
@@ -49,7 +50,7 @@ def below_pixels(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """
     beside = with_baselines(rows, board)
     heads = ["", "raw pixels", "below them", "in the mean also"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for data in board["data"]:
         for measure, words in MEASURES.items():
             of_pixels = by_seed(beside, board, data, PIXELS, measure)
@@ -74,7 +75,7 @@ def inert(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     mean of its size over all runs, below ``NOTHING``.
     """
     heads = ["method", "ends where", "runs", *(f"{words}: mean size (largest)" for words in MEASURES.values())]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     known = [row for row in rows if row["seed"] in board["seeds"]]
     for table, reference in ((ONE, REFERENCE), (ONE, LOCAL), (MIXED, LOCAL)):
         for method in board["methods"]:

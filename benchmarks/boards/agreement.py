@@ -9,6 +9,7 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
+from boards.markdown import head
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from boards.tables import NAMES, SPLITS, Seeds, of_table, over
 from rayfed_ssl.base.text import signed
@@ -40,7 +41,7 @@ def agreement(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
         return f"No two tables have {LEAST_COMMON} methods in common yet."
     names = {(d, p): f"{NAMES.get(d, d)}, {SPLITS.get(p, p)}" for d, p in tables}
     heads = ["", *list(names.values())[1:]]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for one in list(tables)[:-1]:
         cells = [_shown(pairs[one, two]) if (one, two) in pairs else "" for two in list(tables)[1:]]
         lines.append(f"| {names[one]} | {' | '.join(cells)} |")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from boards.markdown import head
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from boards.tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, made_at, number, of_table, over_reference
 
@@ -40,7 +41,7 @@ def _table(methods: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
     known = {name: size for name in board["methods"] if (size := megabytes(methods.get(name, {}))) is not None}
     over = [f"{words} over {REFERENCE}" for words in MEASURES.values()]
     heads = ["method", "seeds", "MB in all", "times less", *MEASURES.values(), *over]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for name in sorted(known, key=lambda name: -known[name]):
         runs = complete(methods[name])
         scores = [number([row[measure] for row in runs]) for measure in MEASURES]

@@ -13,6 +13,7 @@ from statistics import fmean
 
 import numpy as np
 
+from boards.markdown import head
 from boards.prediction import Group, interval, tau
 from boards.tuning import FEATURES, Line
 from rayfed_ssl.base.text import bounds, signed
@@ -73,7 +74,7 @@ def table(lines: Sequence[Line]) -> str:
     }
     heads = ["chosen by", *(f"tau with held-out {name} [95%]" for name in MEASURES.values())]
     heads += [f"{name} lost: mean (most)" for name in MEASURES.values()]
-    made = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    made = head(heads)
     for feature in FEATURES:
         taus = [_tau(groups(found, feature, measure)) for measure in MEASURES]
         made.append(f"| {words[feature]} | {' | '.join([*taus, *_losses(found, feature)])} |")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from boards.markdown import head
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from boards.tables import LABELS, NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired
 from rayfed_ssl.records.comparison import difference
@@ -29,7 +30,7 @@ def resolved(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 def _table(methods: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
     heads = ["protocol", "half width of an interval: median", "methods apart from `fedsimclr`"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     ranked = [name for name in methods if name not in board["references"] and name != REFERENCE]
     for measure, words in COMPARED.items():
         found = [difference(paired(methods[name], methods[REFERENCE], measure)) for name in ranked]

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from boards.agreement import kept_order
+from boards.markdown import head
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from boards.tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired, placed
 from rayfed_ssl.base.text import signed
@@ -57,7 +58,7 @@ def _caption(both: Mapping[str, Pair]) -> str:
 def _table(both: Mapping[str, Pair], board: Mapping[str, Any]) -> str:
     heads = ["method", "seeds", *MEASURES.values()]
     heads += [f"{MEASURES[m]} over {name}" for name in BESIDE for m in ("knn", "linear")]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for name in placed({name: after for name, (_, after) in both.items()}, board, REFERENCE):
         pair = both[name]
         cells = [f"`{name}`", str(len(pair[0]))]

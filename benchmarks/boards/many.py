@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from boards.agreement import kept_order
+from boards.markdown import head
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from boards.tables import NAMES, NOT_RUN, Seeds, of_table, over_reference, placed
 
@@ -35,7 +36,7 @@ def beside(few: Sequence[Record], many: Sequence[Record], board: Mapping[str, An
 
 def _table(before: Mapping[str, Seeds], after: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
     heads = ["method", *(f"{words} over {REFERENCE}" for words in MEASURES.values())]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for name in placed(after, board, REFERENCE):
         known = before.get(board.get("stands_for", {}).get(name, name))
         if name != REFERENCE and known is not None:

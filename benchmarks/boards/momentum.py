@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from boards.clusters import OverSets, over_board
+from boards.markdown import head
 from boards.overall import Differences, corrected, in_cell, survive
 from boards.rows import (
     MEASURES,
@@ -98,7 +99,7 @@ def table(boards: Sequence[WithRows]) -> str:
         return f"These rows are {NOT_RUN}."
     holm = surviving(found)
     heads = ["method", "momentum", "partition", "rounds", "clusters", *MEASURES.values(), *HELD_OUT.values()]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for case, each in found.items():
         place = "all three" if case.partition is None else SPLITS.get(case.partition, case.partition)
         place += "" if case.data is None else f", {NAMES.get(case.data, case.data)} alone"
@@ -112,7 +113,7 @@ def table(boards: Sequence[WithRows]) -> str:
 def runs(boards: Sequence[WithRows]) -> str:
     """What the lines of ``table`` are made of: mean and standard deviation over seeds, by data set."""
     heads = ["data", "partition", "rounds", "method", "seeds", *MEASURES.values(), "minutes", "made at"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for rows, board in boards:
         for data in board["data"]:
             for partition in board["partitions"]:

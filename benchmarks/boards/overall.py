@@ -16,6 +16,7 @@ from typing import Any
 from scipy import stats
 
 from boards.clusters import OverSets, between, clusters, over_board
+from boards.markdown import head
 from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from boards.tables import NAMES, SPLITS, of_table, over
 from rayfed_ssl.base.text import bounds, signed
@@ -115,7 +116,7 @@ def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     holm, odd = survive(found, ranked), disagreements(rows, board, list(board["data"]))
     of_tables = tables_above(rows, board)
     heads = ["method", "clusters", *(f"{words} over {REFERENCE}" for words in MEASURES.values()), "tables above by kNN"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for method in in_order(found, ranked, board):
         own = {measure: each.get(method) for measure, each in found.items()}
         count = max(one.count for one in own.values() if one is not None)
@@ -160,7 +161,7 @@ def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     for data in columns:
         heads += [f"{NAMES.get(data, data)}: {words}" for words in MEASURES.values()]
         heads += ["MB more", "s more"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for method in in_order(found, ranked, board):
         cells = []
         for each in columns.values():
@@ -203,7 +204,7 @@ def mixed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     found, ranked = differences(own, board, LOCAL, MIXED), [m for m in board["mixed"]["methods"] if m != LOCAL]
     holm = survive(found, ranked)
     heads = ["method", "clusters", *(f"{words} over {LOCAL}" for words in MEASURES.values()), "MB per round"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for method in in_order(found, list(board["mixed"]["methods"]), board):
         each = [by_method.get(method) for by_method in found.values()]
         sent = [row["bytes_per_round"] for row in own if row["method"] == method and row["bytes_per_round"] is not None]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from boards.markdown import head
 from boards.rows import MEASURE, MEASURES, ONE, Record
 from rayfed_ssl.base.text import bounds, signed
 
@@ -112,7 +113,7 @@ def table(rows: Sequence[Record], references: Sequence[str] = ()) -> str:
         "runs",
         "groups",
     ]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for column in shown:
         cells = [_cell(found[measure].get(column)) for measure in MEASURES]
         of = found[MEASURE][column]

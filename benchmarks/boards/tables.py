@@ -12,6 +12,7 @@ from typing import Any
 
 from scipy.stats import kendalltau, rankdata
 
+from boards.markdown import head
 from boards.rows import BOARD, MEASURE, MEASURES, MIXED, ONE, REFERENCE, TUNED, Record
 from rayfed_ssl.base.text import bounds, signed
 from rayfed_ssl.records.comparison import difference, spread
@@ -212,7 +213,7 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
         body.append([", ".join(absent), "0", NOT_RUN, *[""] * (len(COLUMNS) - 3)])
     shown = _with_values(body)
     heads = [COLUMNS[at].format(compared) for at in shown]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     lines += [f"| {' | '.join(cells[at] for at in shown)} |" for cells in body]
     if any(cells[0].endswith(" *") for cells in body):
         lines.append(f"\n\\* Paired with runs of `{compared}` that were {ELSEWHERE}.")
@@ -322,8 +323,7 @@ def criterion(gains: Sequence[float]) -> str:
 
 def confirmed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """FedSimCLR on IID clients against the untrained encoder, seed by seed: whether the budget answers a question."""
-    heads = ("data", "seeds", "measure", "untrained", "FedSimCLR", "gain by seed", "gain", "criterion", "minutes")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(("data", "seeds", "measure", "untrained", "FedSimCLR", "gain by seed", "gain", "criterion", "minutes"))
     for data in board["data"]:
         runs = complete(of_table(rows, data, "iid", ONE).get(REFERENCE, {}))
         for measure in ("knn", "linear", "fewshot"):
@@ -371,7 +371,7 @@ def at_edge(winner: object, values: Sequence[object]) -> bool:
 def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """What tuning changed on the tables' seeds, none of which it saw: the paired difference to the same at defaults."""
     heads = ("table", "method", "chosen", "seeds", "kNN", *(f"{words} over defaults" for words in MEASURES.values()))
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for data in board["data"]:
         for partition in board["partitions"]:
             plain, tuned = (of_table(rows, data, partition, kind) for kind in (ONE, TUNED))

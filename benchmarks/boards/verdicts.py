@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from boards.markdown import head
 from boards.overall import (
     ALPHA,
     DEPENDS,
@@ -41,7 +42,7 @@ def verdicts(rows: Sequence[Record], board: Mapping[str, Any], table: str = ONE)
     heads = ["method", *(f"{words} over `{REFERENCE}`" for words in MEASURES.values())]
     heads += [f"{NAMES.get(name, name)} alone" for name in sets]
     heads += [f"{words} over `{LOCAL}`" for words in MEASURES.values()]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = head(heads)
     for method in in_order(found[REFERENCE], ranked, board):
         if method in ranked:
             cells = [_sign(found[REFERENCE], method, m, holm[REFERENCE], odd) for m in MEASURES]

@@ -29,10 +29,10 @@ from rayfed_ssl.terminal.signals import interruptions
 
 @dataclass(frozen=True, repr=False)
 class Compared:
-    """What runs came to, side by side. Printed, and shown in a notebook, it is a table with its notes.
+    """The results of several runs, side by side. Printed, and shown in a notebook, it is a table with its notes.
 
-    ``folder`` holds the tables and figures (None where none was named). ``left``: runs that are not over; ``failed``.
-    ``selection``: the row that ``select`` chose, if it was given.
+    ``folder`` holds the tables and figures (None where none was named). ``left`` and ``failed`` count the runs that are
+    not over and those that failed. ``selection`` is the row that ``select`` chose, if it was given.
     """
 
     comparison: Comparison
@@ -81,17 +81,18 @@ def compare(
     on_progress: OnProgress | None = None,
     **overrides: object,
 ) -> Compared:
-    """Run methods over the same seeds and split, or read runs that are there, and compare them.
+    """Run methods over the same seeds and split, or read existing runs, and compare them.
 
-    Ctrl-C ends the runs in hand after their rounds; ``resume=True`` runs what is left. The end of Ray: as of ``run``.
+    Ctrl-C ends the runs in hand after their rounds; ``resume=True`` runs what is left. If Ray's servers end, this
+    process does as in ``run``.
 
     Args:
         what: methods, with ``base``; or one file of variants; or runs and run folders, which are only read.
         base: the YAML file that the methods share.
-        seeds: runs of each, with seeds one apart; by default 1.
-        out: the folder; by default ``runs/<base>-compare``. Of runs that are there: none.
+        seeds: how many runs of each, with seeds one apart; by default 1.
+        out: the folder; by default ``runs/<base>-compare``, and none for existing runs.
         resume: run what is not over.
-        skip_unfit: leave out what the base lacks something for.
+        skip_unfit: leave out methods that need something that the base lacks, instead of refusing them.
         select: name the best row by a measure without test labels: ``rankme``, ``uniformity``, ``alignment``, or
             ``select.PROTOCOL``.
         on_progress: called in this process with everything that would be printed, as a ``rayfed_ssl.Progress``, whose

@@ -30,11 +30,11 @@ from rayfed_ssl.terminal.progress import accuracy_text
 
 
 class Run:
-    """A run in a folder, or at a URI, finished or not. What it holds is read whenever it is asked for, so that of a run
-    that goes on it is what holds then.
+    """A run in a folder, or at a URI, finished or not. Files are read each time they are asked for, so a run that is
+    still going on shows where it stands now.
 
-    ``folder`` is the run folder, of a run at a URI a copy of it without checkpoints that lives as long as this object
-    and stays as it was fetched; ``uri`` is the URI, or None.
+    ``folder`` is the run folder. For a run at a URI it is a copy without checkpoints, which stays as it was fetched and
+    lives as long as this object; ``uri`` is the URI, or None.
 
     Raises:
         UserError: the configuration is damaged, or brings code that is not trusted.
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration, typed: that of ``config.yaml``, which changes where the run is extended."""
+        """The configuration in ``config.yaml``, typed; it changes when the run is extended."""
         if (version := _version(self._file)) not in (None, self._read):
             with python_words():
                 self._config = load_untrusted(self._file, trust_imports=self._trust_imports)
@@ -198,7 +198,7 @@ class Run:
 
         Args:
             to: ``torch``, ``onnx``, ``torchscript`` or ``hub-folder``.
-            out: the folder to write; by default ``exported/FORM`` in the run folder. Of a run at a URI it must be
+            out: the folder to write; by default ``exported/FORM`` in the run folder. For a run at a URI it must be
                 given.
             client: whose encoder, by number or name; None: the global one.
             license: of the weights, for the model card, such as ``apache-2.0``.
@@ -225,7 +225,7 @@ class Run:
         Args:
             round: whose messages; None: those of the last finished round.
             client: whom to audit, one or several, by number or name; None: the first who has images enough.
-            images: members at most, and as many others.
+            images: at most so many members are scored, and as many others.
             moved: where the run's images and files lie now: ``data__path="elsewhere"``.
         Returns:
             What this audit found, as ``leak.json`` has it: ``findings``, a row per client, field and score with
@@ -238,7 +238,7 @@ class Run:
         return audited(self.folder, self.uri, round, client=client, images=images, moved=moved)
 
     def report(self, *, images: bool = True) -> Path:
-        """Write ``report.html``, one page that needs no network, and its figures. Of a run at a URI: to the copy here.
+        """Write ``report.html``, a page that needs no network, and its figures; for a run at a URI into the copy here.
 
         Args:
             images: whether the run's images are looked at, for the map of representations and the neighbours.

@@ -22,20 +22,20 @@ def run(
     on_progress: OnProgress | None = None,
     **overrides: object,
 ) -> Run:
-    """Run a federation to its last round, and return what it left.
+    """Run a federation to its last round, and return the run.
 
-    A run whose training diverges in a round returns, too, with ``status`` "diverged": ``summary["diverged"]`` says in
-    which round, of whom and why, the records end with the round before, and there is no encoder.
+    A run whose training diverges returns, too, with ``status`` "diverged": ``summary["diverged"]`` says in which round,
+    with which client and why. Its records end with the round before, and there is no encoder.
 
     Ctrl-C, or a notebook's stop button, ends it after the round in hand with a checkpoint: the run that is returned has
     ``status`` "stopped", and ``resume()`` continues it. A second Ctrl-C raises KeyboardInterrupt at once.
 
-    Where the servers of a Ray of its own end, as when memory is full, this process ends, too, with one line and status
-    1: Ray leaves no other way.
+    If the servers of a Ray instance that this call started end, as when memory is full, this process ends, too, with
+    one line and status 1: Ray leaves no other way.
 
     Args:
         config: a YAML file, a mapping with the keys of one, or another run's ``config``.
-        out: the run folder, or its URI; by default ``runs/<name>``, where a file's stem is the name that is not given.
+        out: the run folder, or its URI; by default ``runs/<name>``. A config file without a name is named by its stem.
         resume: continue from the newest complete checkpoint, if there is one; ``train__rounds`` may then grow.
         executor: "ray" for Ray actors, "local" for this process alone. The bits are the same.
         progress: whether to print: a bar on a terminal, a line per round elsewhere.
@@ -45,9 +45,9 @@ def run(
         overrides: keys of the configuration, with ``__`` for dots: ``train__rounds=3``, ``data__limit=500``. A mapping
             is merged key by key: ``train={"rounds": 3, "batch_size": 16}``.
     Raises:
-        UserError: what the caller can mend, one line a mistake; nothing was written. What a server trains before the
-            first round diverged, which leaves nothing either. Or the disk is full, or a trace
-            ends (``system.availability``): rounds may have been recorded then, and ``resume=True`` goes on from them.
+        UserError: what the caller can mend, one line a mistake; nothing was written. The same if what a server trains
+            before the first round diverges. Or the disk is full, or a trace (``system.availability``) ends: rounds may
+            have been recorded then, and ``resume=True`` goes on from them.
         ClientError: a client failed; its own traceback is in the text.
         KeyboardInterrupt: Ctrl-C was pressed a second time.
     """

@@ -1,4 +1,4 @@
-"""What is wrong with a run can be said before anything is imported that takes seconds, where it needs none of that."""
+"""Refuses a run before libraries are imported that take seconds, where the mistake can be seen without them."""
 
 from __future__ import annotations
 

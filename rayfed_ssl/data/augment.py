@@ -5,11 +5,12 @@ batch, ``augment`` is both. Each operation is a pure function of float images in
 agrees with its namesake in ``torchvision.transforms.v2.functional``; a sample an operation was not drawn for carries
 the neutral parameter (factor 1, shift 0, sigma 0, False) and keeps its bits. Nothing here waits for the device.
 
-Shapes: B images in a batch, N = views * B samples, H height, W width, C channels: 3; 1 for grey, which has no hue; of
-any other number each is a band. Bands have no colours: saturation, hue and grey leave them as they are.
+Shapes: B images in a batch, N = views * B samples, H height, W width, C channels: 3 for colours, 1 for grey, any other
+number for bands. Grey images have no hue. Bands have no colours: saturation, hue and grey leave them as they are.
 
 Differs from torchvision: the order of the jitter operations is random per call, not per image; blur uses the full
-Gaussian (radius 3 sigma_max). Crops come from images at the run's size: they only enlarge; antialiasing never arises.
+Gaussian (radius 3 sigma_max). Crops are taken from images at the run's size, so they are only ever enlarged, and
+antialiasing never arises.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Parameters:
 def draw(recipe: Recipe, n: int, size: tuple[int, int], generator: torch.Generator, views: int = 1) -> Parameters:
     """Parameters of ``n`` samples of ``size`` (H, W), on the generator's device; a pure function of its state.
 
-    ``views``: of how many views the samples are, view by view; samples n / views to 2 n / views - 1 are the second.
+    ``views``: how many views the samples make up. They are ordered view by view: samples n / views to 2 n / views - 1
+    are the second view.
 
     Raises UserError if the recipe pads by a whole image or more, which reflection cannot fill.
     """
@@ -177,7 +179,7 @@ def flip(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def _luma(images: Tensor) -> Tensor:
-    """(N, 3, H, W) to its grey values (N, 1, H, W); images of one channel, and bands, are theirs."""
+    """The grey values (N, 1, H, W) of (N, 3, H, W); images of any other number of channels are returned as they are."""
     if images.shape[1] != 3:
         return images
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
@@ -190,8 +192,8 @@ def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the image's mean grey value, of bands with the mean of all: factor * image + (1 - factor) * mean,
-    clipped; ``factor`` (N,).
+    """Blend with the image's mean grey value, or, for bands, the mean over all of them: factor * image + (1 - factor) *
+    mean, clipped; ``factor`` (N,).
     """
     return torch.lerp(_luma(images).mean(dim=(1, 2, 3), keepdim=True), images, _each(factor)).clamp_(0.0, 1.0)
 
@@ -207,8 +209,8 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     """The HSV hue turned by ``shift`` (N,) in turns, -1/2 to 1/2.
 
     Both ways are closed forms without case distinction. With V the largest channel, m the smallest and S = V - m, the
-    hue's distance from red is ((V - R) + (G - m) + (B - m)) / 6S turns, on green's side where G >= B; the way back is
-    V - S clamp(2 - 6 |d|, 0, 1), d being the distance in turns from the hue opposite to the channel wanted.
+    hue's distance from red is ((V - R) + (G - m) + (B - m)) / 6S turns, on green's side where G >= B; back, a channel
+    is V - S clamp(2 - 6 |d|, 0, 1), where d is the distance in turns from the hue opposite to that channel.
     """
     if images.shape[1] != 3:
         return images
@@ -265,7 +267,9 @@ def solarize(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def normalize_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """(images - mean) / std per channel, in place; of another number of channels than values, by the values' means."""
+    """(images - mean) / std per channel, in place. If the number of channels is not the number of values, the values'
+    means are used.
+    """
     mean, std = (per_channel(values, images.shape[1]) for values in (mean, std))
     for channel in range(images.shape[1]):
         images[:, channel].sub_(mean[channel]).div_(std[channel])
@@ -310,8 +314,8 @@ def apply(pixels: Tensor, parameters: Parameters, recipe: Recipe) -> Tensor:
 
 
 def augment(pixels: Tensor, recipe: Recipe, generator: torch.Generator, views: int = 2) -> Tensor:
-    """``views`` independent augmentations of each image, in one batched call. The second may have probabilities of its
-    own.
+    """``views`` independent augmentations of each image, in one batched call. The second view may have its own
+    probabilities.
 
     ``pixels`` (B, C, H, W) uint8, commonly a permuted (B, H, W, C) array; ``generator`` on the same device. Returns
     (views * B, C, H, W) float32, view by view: rows 0..B-1 are view 1. The memory format of ``pixels`` is kept.

@@ -1,12 +1,12 @@
-"""Every image of a data set once, in its own order and with an id: what tables of images are made from.
+"""Lists every image of a data set once, in the data set's order and with an id. Tables of images are made from it.
 
 Unlike ``sources``, nothing is decoded, kept in a cache, or refused because a test split or labels are missing. Ids are
 
-- of folders: the file's path below the folder;
-- of Parquet rows: the column ``id`` where there is one, else the ``path`` within the image, else ``FILE:ROW``;
-- of tables: the file's path below the table's folder, or the column that ``--id`` names;
-- of arrays: the file, the array's name where a file holds several, and the row;
-- of every other source: the name that the source gives an image, such as ``digits 17``.
+- for folders: the file's path below the folder;
+- for Parquet rows: the column ``id`` where there is one, else the ``path`` within the image, else ``FILE:ROW``;
+- for tables: the file's path below the table's folder, or the column that ``--id`` names;
+- for arrays: the file, the array's name where a file holds several, and the row;
+- for every other source: the name that the source gives an image, such as ``digits 17``.
 
 Shapes: N images.
 """
@@ -49,9 +49,9 @@ ID = "id"
 class Catalogue:
     """``labels`` (N,) int64, -1 where unknown; ``class_names[label]``, None where only numbers are known.
 
-    ``splits`` are (name, number of images) in order; empty where the data set has none. Where a column says the splits
-    (``data.columns.split``), ``said`` holds that of each image, None where it is of none. ``read`` yields N pairs of id
-    and encoded image. ``notes`` are lines on images and files that are not among these.
+    ``splits`` are (name, number of images) in order, empty if the data set has no splits. If a column names the splits
+    (``data.columns.split``), ``said`` holds the split of each image, None for an image that belongs to none. ``read``
+    yields N pairs of id and encoded image. ``notes`` are lines on images and files that are not listed.
     """
 
     labels: NDArray[np.int64]
@@ -74,7 +74,7 @@ class Catalogue:
         return bool(self.splits or self.said)
 
     def split_of(self, rows: NDArray[np.int64]) -> pa.DictionaryArray:
-        """(n,) the split of each of these images, null where it is of none."""
+        """(n,) the split of each of these images, null for an image that belongs to none."""
         if self.said:
             return pa.array([self.said[row] for row in rows], pa.string()).dictionary_encode()
         ends = np.cumsum([count for _, count in self.splits])
@@ -188,7 +188,9 @@ def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None)
 
 
 def _parquet_files(path: Path, key: str, shown: str) -> list[tuple[str, Path]]:
-    """(what ids call it, file), sorted by path. Raises UserError for none, and for several data sets."""
+    """Pairs (name that ids use, file), sorted by path. Raises UserError if there is no file, or if there are several
+    data sets.
+    """
     if path.is_file():
         return [(path.name, path)]
     homes_of(path, key, shown)
@@ -201,11 +203,11 @@ def _parquet_files(path: Path, key: str, shown: str) -> list[tuple[str, Path]]:
 def of_parquet(
     files: Sequence[tuple[str, Path]], columns: Columns, key: str = "data", id_column: str | None = None
 ) -> Catalogue:
-    """The rows of Parquet files, each a pair of what ids call it and where it lies.
+    """The rows of Parquet files, which are given as pairs of the name that ids use and the file's path.
 
-    Where every file, or its folder, is named after a split (``train-00000.parquet``, ``test/x.parquet``), there are
-    splits, the training images first. A column of splits comes before such names. Labels are integers, or text, whose
-    sorted values become the classes.
+    If every file, or its folder, is named after a split (``train-00000.parquet``, ``test/x.parquet``), the names say
+    the splits, and the training images come first. A column of splits takes precedence over such names. Labels are
+    integers, or text, whose sorted values become the classes.
 
     Raises:
         UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.

@@ -1,9 +1,9 @@
 """Changes of uint8 images that make clients' images look different while their labels mean the same.
 
-Noise, blur, brightness and contrast are those of Hendrycks and Dietterich 2019 (CIFAR-10-C) at five severities; blur
-is scaled with the image size, of which theirs is 32. Rotation is about the centre, by 15 degrees per severity, with
-black corners. The only randomness, the noise, comes from the generator a caller addresses. Images may have any number
-of channels: brightness raises the largest of a pixel's, and all others by the same factor.
+Noise, blur, brightness and contrast follow Hendrycks and Dietterich 2019 (CIFAR-10-C) at five severities; blur is
+scaled with the image size, which is 32 there. Rotation is about the centre, by 15 degrees per severity, with black
+corners. The only randomness, the noise, comes from a generator that the caller gives. Images may have any number of
+channels: brightness raises a pixel's largest channel, and the others by the same factor.
 
 Shape legend: H height, W width, C channels.
 """
@@ -30,7 +30,7 @@ def unchanged(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixel
 
 
 def noise(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
-    """Gaussian noise, drawn for every value of its own."""
+    """Gaussian noise, drawn independently for every value."""
     return _bytes(pixels + 255 * NOISE_STD[severity - 1] * draw.standard_normal(pixels.shape))
 
 
@@ -41,7 +41,9 @@ def blur(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
 
 
 def brightness(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
-    """The V of HSV raised, hue and saturation kept: all channels grow by one factor until the largest is full."""
+    """Raises the V of HSV and keeps hue and saturation: all channels grow by one factor, until the largest is at its
+    maximum.
+    """
     value = pixels.max(axis=2, keepdims=True).astype(np.float64)
     raised = np.minimum(value + 255 * BRIGHTNESS_SHIFT[severity - 1], 255)
     scaled = pixels * (raised / np.maximum(value, 1))
@@ -55,7 +57,7 @@ def contrast(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels
 
 
 def rotation(pixels: Pixels, severity: int, draw: np.random.Generator) -> Pixels:
-    """Turned counterclockwise, bilinear."""
+    """Rotates counterclockwise, with bilinear interpolation."""
     return _filtered(pixels, lambda image: image.rotate(DEGREES * severity, Image.Resampling.BILINEAR))
 
 

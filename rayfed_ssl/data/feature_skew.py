@@ -1,6 +1,6 @@
 """Clients whose images look different: the training images, each changed by its client's corruption.
 
-The changed images are a split of their own in the cache, so processes share them as they share any other.
+The changed images are a separate split in the cache, so processes share them like any other split.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SEVERITIES = range(1, 6)
 
 
 def corrupted(pixels: Pixels, row: int, change: tuple[str, int], seed: int) -> Pixels:
-    """The image ``pixels`` (S, S, C) uint8 of a row with the corruption and severity ``change``; ``seed`` is the
-    split's.
+    """The image ``pixels`` (S, S, C) uint8 of this row, with the corruption and severity ``change``; ``seed`` is the
+    partition's.
     """
     name, severity = change
     return CORRUPTIONS[name](pixels, severity, numpy_generator(seed, "corruption", row))
@@ -40,7 +40,7 @@ def skew_features(
     """``dataset`` with client j's training images (rows ``shards[j]``) changed by client j's corruption.
 
     Images that no client holds, and test images, stay as they are. Noise is addressed by ``seed`` (or the partition's
-    own) and the image's row. Raises UserError for a corruption or a severity that there is not.
+    own) and the image's row. Raises UserError for an unknown corruption or severity.
     """
     train, seed = dataset.train, config.split_seed(seed)
     changes = [config.corruption(client) for client in range(len(shards))]

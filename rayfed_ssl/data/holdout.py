@@ -1,5 +1,5 @@
-"""What is held out before clients are dealt any image: a fifth of each class where images come without a test split,
-and the share of ``evaluation.select``.
+"""Holds images out before any are dealt to clients: a fifth of each class if the data come without a test split, and
+the share of ``evaluation.select``.
 
 Shape legend: n images.
 """
@@ -27,10 +27,11 @@ SOME_UNTESTED = "some classes were too small to hold a test image out: accuracie
 def stratified_halves(
     labels: NDArray[np.int64], share: float, clients: Indices | None = None, groups: Indices | None = None
 ) -> tuple[Indices, Indices]:
-    """Row numbers (rest, held out), each sorted: a share of every class, rounded, drawn the same way in every run.
+    """Row numbers (rest, held out), each sorted. The held-out rows are a share of every class, rounded, and the same in
+    every run.
 
-    Rows without a label (negative) are in the rest: nothing could be measured on them. ``clients`` as of
-    ``first_drawn``. With ``groups`` as ``whole_groups`` does it: such rows are held out with their group.
+    Rows without a label (negative) are in the rest: nothing could be measured on them. ``clients`` as in
+    ``first_drawn``. With ``groups``, ``whole_groups`` chooses, and rows without a label are held out with their group.
     """
     draw = numpy_generator(0, "source", "test split")
     if groups is not None:
@@ -53,10 +54,10 @@ def stratified_share(
 ) -> Indices:
     """Rows, ascending, of a random ``share`` of each class (rounded), that no client is to hold.
 
-    At least one image of a class is taken and at least one left; of a class with one image none is taken. ``labels``
-    (n,), negative where unknown: such images are not taken, unless none has a label, where all are one class.
-    ``clients`` as of ``first_drawn``; with ``groups`` as ``whole_groups`` does it. Raises UserError where no image
-    can be taken.
+    At least one image of a class is taken and at least one left; a class with a single image keeps it. ``labels`` (n,),
+    negative where unknown: such images are not taken, unless no image has a label; then all count as one class.
+    ``clients`` as in ``first_drawn``; with ``groups``, ``whole_groups`` chooses. Raises UserError if no image can be
+    taken.
     """
     if unlabelled := not (labels >= 0).any():
         labels = np.zeros_like(labels)
@@ -135,9 +136,10 @@ def whole_groups(
     group is a group of its own. Groups without a label are not held out.
 
     Args:
-        groups: (n,) whom or what each row shows, -1 for unknown.
-        clients: (n,) as of ``first_drawn``.
-        every_class: whether one group at least is held out of a class that has several, however far from its share.
+        groups: (n,) a number for whom or what each row shows, -1 for unknown.
+        clients: (n,) as in ``first_drawn``.
+        every_class: whether at least one group is held out of every class that has several, however far that is from
+            the share.
     """
     alone = groups.max(initial=-1) + 1 + np.arange(len(groups))
     unit = np.unique(np.where(groups < 0, alone, groups), return_inverse=True)[1].reshape(-1)
@@ -170,8 +172,9 @@ def whole_groups(
 
 
 def _to_be_left(labels: Indices, unit: Indices, clients: Indices | None) -> Indices:
-    """(n, 1 or 2) the kinds of each row of which not all may be held out, -1 for none: its class, and its client, if
-    that has more than one unit."""
+    """(n, 1 or 2) the kinds that each row belongs to and that may not be held out completely, -1 for none: its class,
+    and its client, if the client has more than one unit.
+    """
     if clients is None or not (clients >= 0).any():
         return labels[:, None]
     units = np.unique(np.stack([clients, unit])[:, clients >= 0], axis=1)[0]
@@ -186,8 +189,8 @@ def untested(
     share: float,
     groups: NDArray[np.int64] | None = None,
 ) -> tuple[Note, ...]:
-    """A line on the classes of which no row is held out, being too small, or of too few ``groups``; none where each
-    has one.
+    """A line on the classes of which no row is held out, because they are too small or have too few ``groups``. There
+    is no line if every class has a held-out row.
     """
     missing = [class_names[label] for label in np.setdiff1d(labels[labels >= 0], labels[held_out])]
     if not missing:
@@ -201,8 +204,8 @@ def untested(
 
 
 def rounded(labels: NDArray[np.int64], held_out: Indices, groups: NDArray[np.int64] | None = None) -> str:
-    """What to say after "a fifth of each class" where that is far from the share of some class, being a small one, such
-    as one image of three. Nothing where whole ``groups`` are held out, which is said then.
+    """What to say after "a fifth of each class" if the share is far from that for some small class, such as one image
+    of three. Empty if whole ``groups`` are held out, because other words say so then.
     """
     if groups is not None:
         return ""
@@ -220,8 +223,9 @@ def held_out_notes(
     called: str,
     counted: str = "",
 ) -> tuple[Note | HeldOut, ...]:
-    """Lines on what images without a test split have lost to one. They are ``called`` "one Parquet file" or the like,
-    by no name, for the lines are kept with the images. ``counted`` says of which images they are."""
+    """Lines on what was held out of images without a test split. The images are ``called`` "one Parquet file" or the
+    like, without a name, because the lines are kept with the images. ``counted`` says which images these are.
+    """
     if not len(held_out):
         return ()
     whole = "" if groups is None else ", as near as whole groups of data.columns.group allow"

@@ -1,7 +1,7 @@
-"""The data set as all other code sees it: one uint8 array per split, with labels, class names, clients and groups.
+"""A data set as all other code sees it: one uint8 array per split, with labels, class names, clients and groups.
 
-Shape legend: N images, H height, W width, C channels: 1 of grey images, 3 of colours, else bands.
-Pixels are usually a read-only view of a memory-mapped file (see ``pixels.store``).
+Shape legend: N images, H height, W width, C channels: 1 for grey images, 3 for colours, else bands. Pixels are usually
+a read-only view of a memory-mapped file (see ``pixels.store``).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def are_bands(channels: int) -> bool:
 
 
 class BadImage(Exception):
-    """An image that cannot be decoded; the text is the reason. ``to_set`` is the key of the block that names the images
-    with which it could be, such as ``range``, where the reason says so.
+    """An image that cannot be decoded; the text is the reason. ``to_set`` is the key, such as ``range``, in the images'
+    configuration block that would have to be set to decode it, if the reason names one.
     """
 
     to_set: str | None = None
 
     @classmethod
     def unless_set(cls, key: str, reason: str) -> Self:
-        """Of an image that the right value of ``key`` may decode."""
+        """The error of an image that the right value of ``key`` may decode."""
         bad = cls(reason)
         bad.to_set = key
         return bad
@@ -64,9 +64,10 @@ class Images:
 
     ``pixels`` (N, H, W, C) uint8, C-contiguous; ``labels`` (N,) int64, -1 where unknown; ``class_names[label]``;
     ``clients`` (N,) int64, the client of each image (client folder, value of the column ``data.columns.client``), -1:
-    none; ``client_names[client]``. Test images have the clients of the training images: a client's own test images.
-    ``groups`` (N,) int64, a number for whom or what each image shows (value of the column ``data.columns.group``, or
-    what ``data.group`` finds in its path), -1 for unknown: images of one group are held out together.
+    none; ``client_names[client]``. Training and test images share the numbers of clients, so a client may have its own
+    test images. ``groups`` (N,) int64, a number for whom or what each image shows (value of the column
+    ``data.columns.group``, or what ``data.group`` finds in its path), -1 for unknown: images of one group are held out
+    together.
     """
 
     pixels: NDArray[np.uint8]
@@ -80,7 +81,7 @@ class Images:
         return len(self.labels)
 
     def rows(self, indices: NDArray[np.int64]) -> Images:
-        """Only these images, pixels copied."""
+        """Only these images, with a copy of their pixels."""
         clients, groups = (None if of is None else of[indices] for of in (self.clients, self.groups))
         pixels, labels = self.pixels[indices], self.labels[indices]
         return replace(self, pixels=pixels, labels=labels, clients=clients, groups=groups)
@@ -88,7 +89,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What was done to images of more than 8 bits: ``images`` of them became 0..255, each by the range ``by``."""
+    """How images of more than 8 bits were scaled: ``images`` of them became 0..255, each by the range ``by``."""
 
     images: int
     by: str
@@ -102,21 +103,20 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Both splits. ``digest`` is of the decoded content (pixels, labels, clients, groups, names): equal digests mean
+    """Both splits. ``digest`` covers the decoded content (pixels, labels, clients, groups, names): equal digests mean
     equal data.
 
     ``skipped`` names the images of both splits that could not be decoded and were left out (``on_bad_image: skip``).
-    ``notes`` are lines on how the images were read that a run says: by which range images of more than 8 bits were
-    scaled, which revision was downloaded. ``scaling`` says the former; None where no image had more than 8 bits.
-    ``test`` has no rows where the training images are unlabelled and no test folder exists, and where only the training
-    images were asked for.
-    ``copies`` (K, 2) are the images with the pixels of an earlier one: its row, and the first row that has them; rows
-    count through training and then test images. None where nobody looked for them.
+    ``notes`` are lines that a run prints on how the images were read, such as the range by which images of more than 8
+    bits were scaled, or the revision that was downloaded. ``scaling`` holds the former; None if no image had more than
+    8 bits. ``test`` has no rows if the training images are unlabelled and no test folder exists, or if only the
+    training images were asked for. ``copies`` (K, 2) are the images with the pixels of an earlier one: its row, and the
+    first row that has them; rows count through training and then test images. None if copies were not searched for.
     ``names`` (split -> (n,) text) is what each image is called: its file, from the root of the data, or the row of a
-    Parquet file. ``train_digests`` gives (N,) a number for the pixels of each training image, as it was decoded.
-    ``grey``: whether all images of both splits are grey, though they have three channels. ``range`` is the (lowest,
-    highest) value that images of more than 8 bits were scaled by, of percentiles what they are, of bands perhaps one of
-    each; None: each by its own.
+    Parquet file. ``train_digests`` (N,) is a number for the pixels of each training image, as it was decoded. ``grey``:
+    whether all images of both splits are grey, though they have three channels. ``range`` is the (lowest, highest)
+    value by which images of more than 8 bits were scaled: the values of the percentiles if these were asked for, and
+    perhaps a pair for each band. None: each image by its own range.
     """
 
     name: str
@@ -137,8 +137,8 @@ class Dataset:
 class Listing:
     """One split before decoding: what a source hands to the store.
 
-    ``read`` yields N pairs (name for error messages, payload), in the order of ``labels``. ``notes`` become the data
-    set's, as those of ``Source``, and are kept with the images. The rest is as of ``Images``.
+    ``read`` yields N pairs (name for error messages, payload), in the order of ``labels``. ``notes`` become notes of
+    the data set, as those of ``Source`` do, and are kept with the images. The rest is as in ``Images``.
     """
 
     labels: NDArray[np.int64]
@@ -152,17 +152,17 @@ class Listing:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from.
+    """The place that a data set comes from.
 
     ``files`` are all files whose content decides the images: the cache is keyed by them, and they have to be regular
-    files; messages name images in their order. ``root`` is the folder that their names in that key are relative to,
-    where folders on the way to them mean something; by default the deepest that holds all of them. ``listing`` lists a
-    split ("train" or "test"); it is called only where the split is not in the cache yet.
-    ``check`` raises UserError where there are no test images to measure by, or none that fit the training images; it is
-    not asked where only the training images are wanted. ``notes`` become the data set's; a model card has nothing
-    of those that are plain text. ``alone`` lists what trains where only that is wanted, if nothing needs to be held out
-    of it then; None: as ``listing`` does. ``doubt`` says why folders may be no classes, and which ``data.layout`` to
-    set in place of the default, where a test split is to be read; empty: nothing to say.
+    files; messages name images in their order. ``root`` is the folder that the names in that key are relative to; it is
+    set if the folders above a file mean something, and is by default the deepest folder that holds all files.
+    ``listing`` lists a split ("train" or "test"); it is called only if the split is not in the cache yet. ``check``
+    raises UserError if there are no test images to measure by, or none that fit the training images; it is not called
+    if only the training images are wanted. ``notes`` become notes of the data set; a model card leaves out those that
+    are plain text. ``alone`` lists the training images if only these are wanted and nothing needs to be held out of
+    them; None: as ``listing`` does. ``doubt`` says why folders may not be classes, and which ``data.layout`` to set in
+    place of the default if a test split is to be read; empty: no doubt.
     """
 
     files: tuple[Path, ...]

@@ -1,7 +1,7 @@
 """Deals images to clients: disjoint index arrays per client, drawn from a seeded generator.
 
-``PARTITIONS`` is the table of partitions, which others can add to; what one is made of is in ``partition_base``. The
-rules are in ``partition_rules``, partitions from files in ``partition_file``; feature skew, where clients' pixels
+``PARTITIONS`` is the table of partitions, which other packages can add to. Their base class is in ``partition_base``.
+The rules are in ``partition_rules``, partitions from files in ``partition_file``; feature skew, where clients' pixels
 differ, in ``corruptions``.
 
 Shape legend: n images to share out, N clients, C classes.
@@ -81,7 +81,7 @@ class ClassesPerClient(Partition):
 
     name: Literal["classes_per_client"] = "classes_per_client"
     classes: int = Field(2, ge=1)
-    """How many each client holds parts of."""
+    """How many classes each client holds parts of."""
 
     def shards(self, deal: Deal) -> Sequence[Indices]:
         return rules.classes_per_client(deal.chosen, deal.labels, deal.clients, self.classes, deal.draw)
@@ -210,7 +210,7 @@ class FromFile(GivenClients):
 
 
 def _wrong(name: str, row: object) -> str:
-    """What is wrong with a third-party partition; empty where nothing is."""
+    """What is wrong with a third-party partition; empty if nothing is."""
     if not (isinstance(row, type) and issubclass(row, Partition)):
         return "which is no subclass of rayfed_ssl.data.partition_base.Partition"
     if name not in values_of(row, "name"):
@@ -250,9 +250,9 @@ def partition(
     """Share images out to clients.
 
     ``labels`` and ``natural`` (None: data without clients) describe all images; ``indices`` are those to share out
-    (default: all of them), for when public images were taken out first. ``seed`` is the run's; the partition's own goes
-    before it. Returns one sorted index array per client, empty where the partition leaves a client out. Raises
-    UserError where the configuration does not fit the data, and where a rule gives what is no partition.
+    (default: all of them), for when public images were taken out first. ``seed`` is the run's; the partition's own
+    seed, if set, replaces it. Returns one sorted index array per client, empty for a client that the partition leaves
+    out. Raises UserError if the configuration does not fit the data, or if a rule's result is not a partition.
     """
     chosen = np.arange(len(labels)) if indices is None else np.sort(np.asarray(indices, dtype=np.int64))
     if clients > len(chosen) and not config.by_client:
@@ -275,8 +275,8 @@ def _called(config: Partition) -> str:
 
 
 def client_names(config: Partition, images: Images, clients: int) -> tuple[str, ...]:
-    """The names of the N clients: those that the partition knows, else ``client 0`` and so on. Raises UserError where
-    it names others than there are.
+    """The names of the N clients: those that the partition knows, else ``client 0`` and so on. Raises UserError if it
+    does not give N names.
     """
     names = config.names(images)
     if names is not None and len(names) != clients:
@@ -287,8 +287,9 @@ def client_names(config: Partition, images: Images, clients: int) -> tuple[str, 
 def take_public(
     config: Partition, labels: NDArray[np.int64], share: float, seed: int, among: Indices | None = None
 ) -> tuple[Indices, Indices]:
-    """(public, rest) of the images ``among`` (ascending; default: all), both ascending: what the partition itself calls
-    public, else ``hold_out``. Raises UserError for an index that is none, or a share that cannot be taken.
+    """(public, rest) of the images ``among`` (ascending; default: all), both ascending. The public ones are those that
+    the partition itself names, else ``hold_out`` draws them. Raises UserError for an invalid index, or for a share that
+    cannot be taken.
     """
     among = np.arange(len(labels)) if among is None else among
     own = config.public(labels)

@@ -26,7 +26,7 @@ MOST_NAMED = 5  # clients that are left out
 
 @dataclass(frozen=True, eq=False)
 class NaturalClients:
-    """The clients that the data give the M training images."""
+    """The clients that the data set itself assigns to the M training images."""
 
     of_images: NDArray[np.int64] | None = None  # (M,) each image's client, -1: none; None: data without clients
     names: Sequence[str] = ()  # of the clients
@@ -45,7 +45,7 @@ class Deal:
 
     @cached_property
     def draw(self) -> np.random.Generator:
-        """The split's generator: all that is random in it is drawn from here."""
+        """The split's generator, from which everything random in it is drawn."""
         return numpy_generator(self.seed, "partition")
 
 
@@ -80,8 +80,8 @@ class Partition(Block):
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files it reads, by key: every value that is a path. A run records their digests, and a resumed one is
-        held to them.
+        """The files that the partition reads, by key: every value that is a path. A run records their digests, and a
+        resumed run must have the same files.
         """
         return {key: value for key in type(self).model_fields if isinstance(value := getattr(self, key), Path)}
 
@@ -96,16 +96,18 @@ class Partition(Block):
         return None
 
     def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> Sequence[Note | str]:
-        """Lines on images of those to share out, and on clients, that it left out; see ``rayfed_ssl.base.notes``."""
+        """Lines on the images and clients that the partition left out; see ``rayfed_ssl.base.notes``."""
         return ()
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a client without images takes no part; else it is refused."""
+        """Whether a client without images simply takes no part; otherwise it is an error."""
         return False
 
     def public(self, labels: NDArray[np.int64]) -> Indices | None:
-        """The images that it says are public, where a share of them is to be; None: they are drawn."""
+        """The images that the partition says are public, asked for if a share of the images is to be public; None: they
+        are drawn.
+        """
         return None
 
     def corruption(self, client: int) -> tuple[str, int] | None:
@@ -126,7 +128,9 @@ class GivenClients(Partition):
         return self.min_size is not None
 
     def left_out(self, shards: Sequence[Indices], names: Sequence[str], images: int) -> tuple[Note, ...]:
-        """A line on the clients that are too small, who would have held so many images; none where nobody is."""
+        """A line on the clients that are too small, with the number of images they would have held; none if no client
+        is.
+        """
         small = [client for client, shard in enumerate(shards) if not len(shard)]
         if not small:
             return ()
@@ -141,8 +145,8 @@ class GivenClients(Partition):
 
 
 def checked(shards: Sequence[Indices], deal: Deal, where: str, leaves_out: bool = False) -> list[Indices]:
-    """The shards, each sorted; empty ones where clients may be left out. Raises UserError where they are no partition
-    of the images to share out.
+    """The shards, each sorted; a shard may be empty if clients may be left out. Raises UserError if the shards are not
+    a partition of the images to share out.
     """
     if not isinstance(shards, list | tuple) or len(shards) != deal.clients:
         given = f"{len(shards)} shards" if isinstance(shards, list | tuple) else type(shards).__name__
@@ -169,7 +173,7 @@ def checked(shards: Sequence[Indices], deal: Deal, where: str, leaves_out: bool 
 
 
 def _flat(mine: NDArray[np.generic], client: int, where: str) -> Indices:
-    """The indices of a client. Raises UserError where they are no whole numbers."""
+    """The indices of a client. Raises UserError if they are not whole numbers."""
     if mine.ndim != 1 or (len(mine) and mine.dtype.kind not in "iu"):
         raise UserError(
             f"{where} gives client {client} values of shape {mine.shape} and type {mine.dtype}; must be whole numbers, "

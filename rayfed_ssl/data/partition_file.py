@@ -1,12 +1,12 @@
 """Partitions from a file: JSON (a list of lists of indices, or lists by clients' names) or Parquet (columns ``client``
-and ``index``). Clients that have names are in the order of these.
+and ``index``). Named clients are in the order of their names.
 
-A row whose client is null, -1 or blank text is of an image that nobody holds. A run folder's ``partition.parquet`` has
-more columns, which are respected: ``split`` (of a client's rows only ``train`` is shared out, of nobody's only
-``public`` is public; the rest counts as known), ``label`` (has to be the data set's) and ``client_name``. The schema's
-metadata says how many clients there are, of whom the last may hold nothing, and whether public rows were client 0's or
-a share of all. In a file without metadata the clients are as many as hold images, and rows with the split ``public``
-are client 0's where it has no others.
+A row whose client is null, -1 or blank text names an image that no client holds. A run folder's ``partition.parquet``
+has more columns, which are respected: ``split`` (a client's rows are shared out only if it is ``train``; rows without a
+client are public only if it is ``public``; the rest counts as known), ``label`` (has to be the data set's) and
+``client_name``. The schema's metadata says how many clients there are, of whom the last may hold nothing, and whether
+public rows were client 0's or a share of all. In a file without metadata there are as many clients as hold images, and
+rows with the split ``public`` belong to client 0 if it has no others.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ CLIENT_0, SHARE, NONE = "client 0", "share", "none"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run's partition says beside its rows: the clients, and where public images came from: ``client 0``, a
-    ``share`` of all, or ``none``.
+    """What a run's partition says besides its rows: how many clients there are, and where public images came from:
+    ``client 0``, a ``share`` of all, or ``none``.
     """
 
     clients: int
@@ -43,14 +43,14 @@ class Origin:
 
     @property
     def metadata(self) -> dict[bytes, bytes]:
-        """Of the schema of a Parquet file."""
+        """The entries that say this in a Parquet file's schema."""
         return {METADATA: json.dumps({"clients": self.clients, "public": self.public}).encode()}
 
 
 @dataclass(frozen=True)
 class FilePartition:
-    """What a file says: ``lists[j]`` the indices client j holds, ``names[j]``, the public images' indices, and how many
-    images are ``nobodys``: they are in no row, or in a row without a client.
+    """The content of a file: ``lists[j]`` are the indices that client j holds, ``names[j]`` its name, then the public
+    images' indices, and the number of images that are ``nobodys``: those in no row, or in a row without a client.
     """
 
     lists: tuple[Indices, ...]
@@ -59,7 +59,7 @@ class FilePartition:
     nobodys: int = 0
 
     def of(self, clients: int) -> tuple[Indices, ...]:
-        """The lists, if there is one for each of so many clients. Raises UserError."""
+        """The lists, one for each client. Raises UserError if the number of lists is not the number of clients."""
         if len(self.lists) != clients:
             raise UserError(
                 f"clients.count: {clients}, but data.partition.path has {len(self.lists)} clients; set "
@@ -71,7 +71,8 @@ class FilePartition:
 @dataclass(frozen=True)
 class _Rows:
     """``client`` (r,) positions in the lists, -1 for none; ``shared_out`` (r,) whether that client trains on it, or,
-    where there is none, whether it is public; ``nobodys`` how many rows have no client and no split."""
+    where there is none, whether it is public; ``nobodys`` is the number of rows that have neither a client nor a split.
+    """
 
     client: NDArray[np.int64]
     index: NDArray[np.int64]

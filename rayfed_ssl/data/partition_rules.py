@@ -63,8 +63,9 @@ def dirichlet(
 
 
 def largest_remainder(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
-    """``total`` cut by ``shares`` (N,), which sum to 1: rounded down, and what is missing goes to the largest
-    fractional parts (of equal ones to the later)."""
+    """Cuts ``total`` by ``shares`` (N,), which sum to 1. Each part is rounded down, and what is left over goes to the
+    parts with the largest fractions (to the later one if they are equal).
+    """
     exact = total * shares
     counts = np.floor(exact).astype(np.int64)
     missing = total - int(counts.sum())
@@ -76,7 +77,7 @@ def largest_remainder(total: int, shares: NDArray[np.float64]) -> NDArray[np.int
 def dirichlet_largest_remainder(
     chosen: Indices, labels: NDArray[np.int64], clients: int, alpha: float, seed: int
 ) -> list[Indices]:
-    """Class-wise Dirichlet(alpha) as fedbox draws it, with which published splits were made.
+    """Class-wise Dirichlet(alpha) as fedbox draws it. Published splits were made with it.
 
     One draw of all shares (C, N) from numpy's legacy generator seeded with ``seed``; then, class by class, the class's
     images are shuffled and cut by the largest remainder. Every image is held; a client may get none, which
@@ -127,8 +128,8 @@ def classes_per_client(
 ) -> list[Indices]:
     """EasyFL's class split: each class is cut into ceil(N * per_client / C) parts, dealt from the least-used classes.
 
-    Ties between classes are broken at random. Where C does not divide N * per_client some parts are not dealt, and
-    their images are held by nobody, as there.
+    Ties between classes are broken at random. If C does not divide N * per_client, some parts are not dealt and their
+    images are held by nobody, as in EasyFL.
     """
     present = np.unique(labels[chosen])
     count = len(present)
@@ -171,7 +172,7 @@ def class_blocks(chosen: Indices, labels: NDArray[np.int64], clients: int, per_c
 
 
 def natural_clients(natural: NDArray[np.int64] | None, clients: int, names: Sequence[str]) -> NDArray[np.int64]:
-    """The client that the data give each image, checked against ``clients.count``. Raises UserError."""
+    """The client that the data set assigns to each image, checked against ``clients.count``. Raises UserError."""
     if natural is None:
         raise UserError(
             "data.partition.name: natural, but the images have no clients of their own; use"
@@ -191,14 +192,15 @@ def natural_clients(natural: NDArray[np.int64] | None, clients: int, names: Sequ
 def large_enough(
     held: Sequence[Indices], least: int | None, whole: NDArray[np.int64], names: Sequence[str], why_none: str
 ) -> list[Indices]:
-    """The shards of N given clients, those below ``least`` images emptied; None: every client has to have an image.
+    """The shards of N given clients, emptied if they hold fewer than ``least`` images; None: every client must have an
+    image.
 
     Args:
-        whole: (N,) how many training images each has, those that are held out among them.
-        names: of the clients, where they have any.
-        why_none: what a message says of a client that has no training image.
+        whole: (N,) how many training images each client has, including those that are held out.
+        names: the clients' names, if they have any.
+        why_none: what a message says about a client without training images.
     Raises:
-        UserError: no client is large enough, or, where all have to be, one has no image.
+        UserError: no client is large enough, or a client has no image though every client must have one.
     """
     sizes = np.array([len(mine) for mine in held])
     called = [f"client {client}" + (f" ({names[client]})" if names else "") for client in range(len(held))]

@@ -49,8 +49,8 @@ class Recipe:
 
 
 def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """A mean or deviation for each channel: ``values`` where there are so many, else their mean for all, such as that
-    of a preset's three for grey images and for bands.
+    """A mean or deviation for each channel: ``values`` if their number fits, else their mean for every channel, such as
+    the mean of a preset's three values for grey images and for bands.
     """
     return values if len(values) == channels else (sum(values) / len(values),) * channels
 
@@ -154,6 +154,6 @@ class AugmentConfig(Block):
         return self
 
     def recipe(self) -> Recipe:
-        """The preset with this block's own values put in."""
+        """The preset with the values that this block sets."""
         own = {key: value for key, value in self if key != "preset" and value is not None}
         return replace(PRESETS[self.preset], **own)

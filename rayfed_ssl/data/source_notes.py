@@ -1,4 +1,4 @@
-"""Notes on how a source was read; one of them counts images before it is known which can be decoded."""
+"""Notes on how a source was read. One of them counts images before it is known which of them can be decoded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rayfed_ssl.base.notes import Note, as_notes
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A note on images that became test images: that they are ``test`` of ``images``, between the words ``before`` and
-    ``after``. ``grouped``: whole groups at a time.
+    """A note on images that became test images. It says that they are ``test`` of ``images``, between the words
+    ``before`` and ``after``. ``grouped``: whole groups were held out.
     """
 
     before: str
@@ -21,8 +21,8 @@ class HeldOut:
     grouped: bool
 
     def note(self, listed: tuple[int, int], left: tuple[int, int]) -> Note:
-        """The note where ``left`` (test images, all images) of those ``listed`` can be decoded: it counts these, unless
-        it is on images before a limit.
+        """The note once it is known that ``left`` (test images, all images) of the ``listed`` ones can be decoded. It
+        counts those that can, unless it is about images before a limit.
         """
         test, images = left if (self.test, self.images) == listed else (self.test, self.images)
         whole = " and whole groups at a time" if self.grouped else ""

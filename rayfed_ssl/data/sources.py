@@ -3,8 +3,8 @@
 ``SOURCES`` is the table of sources. A row is a ``SourceKind``: which keys it reads, and a function that opens it. That
 function gets the ``SourceConfig``, the cache folder and the key that messages name. It returns a ``Source``: the files
 that decide the content, and a way to list a split as labels and encoded images (``images.Listing``). Decoding,
-resizing, caching, digests and partitions are then those of every other source. A package of one's own adds a row as an
-entry point of the group ``rayfed_ssl.sources``:
+resizing, caching, digests and partitions then work as for every other source. Another package adds a row as an entry
+point of the group ``rayfed_ssl.sources``:
 
     def open_scans(config: SourceConfig, cache: Path, key: str) -> Source: ...
 
@@ -58,7 +58,7 @@ from rayfed_ssl.data.readers.parquet.source import parquet_source
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.data.readers.tables.source import table_source
 from rayfed_ssl.data.readers.torchvision import torchvision_source
-from rayfed_ssl.data.readers.walking import ARCHIVES, ARRAYS, AS_TABLE, FROM_TABLE, READ_TABLES, TABLES, of_container
+from rayfed_ssl.data.readers.walking import ARCHIVES, FROM_TABLE, READ_TABLES, TABLES, of_container, read_by
 from rayfed_ssl.data.source_notes import recounted
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
@@ -75,13 +75,13 @@ class SourceConfig(Block):
     the root folder of torchvision's data sets; ``digits`` reads none.
     """
     layout: Layout = "classes"
-    """Of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/`` and
-    ``test/``, where a fifth of each class is held out; with ``clients_flat`` only the first folder
-    means anything, the client, and with ``flat`` none; all images are unlabelled then.
+    """Folders of an ``imagefolder``: ``train/<class>/``, or ``train/<client>/<class>/``, or either without ``train/``
+    and ``test/``, where a fifth of each class is held out; with ``clients_flat`` only the first folder means anything,
+    the client, and with ``flat`` none; all images are unlabelled then.
     """
     group: Annotated[str, AfterValidator(expression)] | None = None
-    """Of an ``imagefolder``: a regular expression that finds whom or what an image shows, such as the patient, in its
-    path below ``path``, as ``person[0-9]+`` does; with brackets it is what they hold. ``dicom:PatientID`` is what an
+    """For an ``imagefolder``, a regular expression that finds whom or what an image shows, such as the patient, in its
+    path below ``path``, as ``person[0-9]+`` does; with brackets, what they hold. ``dicom:PatientID`` is what an
     attribute of a DICOM file says, ``dicom:InstitutionName/PatientID`` what several do. Images of one are held out
     together: by the fifth that becomes the tests, and by ``evaluation.select``; an image of which nothing is found is
     one of its own. null: each image is.
@@ -109,11 +109,11 @@ class SourceConfig(Block):
     channels: int = Field(3, ge=1, le=MOST_BANDS)
     """3: RGB; 1: grey; else so many bands, as in arrays and TIFF, of which none is a colour or transparency."""
     bands: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=MOST_BANDS)] | None = None
-    """Of arrays and TIFF: which bands are read, in this order, numbered from 1 as GDAL and rasterio do; as many as
+    """Which bands of arrays and TIFF are read, in this order, numbered from 1 as GDAL and rasterio do; as many as
     ``channels``. Three are RGB, as ``[4,3,2]`` of Sentinel-2, one is grey. null: all.
     """
     nodata: Annotated[float, Field(allow_inf_nan=False)] | Literal["file"] | None = None
-    """Of images read band by band (``bands``, or other ``channels`` than 1 and 3): which values are missing. They count
+    """Which values are missing in images read band by band (``bands``, or other ``channels`` than 1 and 3). They count
     for no range and become 0. ``file``: NaN, infinity, and a TIFF's GDAL_NODATA; a number: NaN, infinity and it; null:
     NaN and infinity cannot be decoded, and GDAL_NODATA is a value like any other.
     """
@@ -135,7 +135,7 @@ class SourceConfig(Block):
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> SourceConfig:
-        """A key that the source does not read would be a mistake nobody notices."""
+        """Refuses keys that the source does not read: a mistake there would go unnoticed."""
         if self.name not in SOURCES:
             raise ValueError(SOURCES.unknown("name", self.name))
         if not isinstance(SOURCES[self.name], SourceKind):
@@ -170,8 +170,8 @@ class SourceConfig(Block):
 
 
 def with_bands(config: SourceConfig, run: SourceConfig) -> SourceConfig:
-    """The block that reads the run's bands and nodata unless it says which; a source whose images have none keeps its
-    own.
+    """The block with the run's bands and nodata, unless it sets its own. A source whose images have no bands is left as
+    it is.
     """
     if not SOURCES[config.name].bands:
         return config
@@ -180,8 +180,8 @@ def with_bands(config: SourceConfig, run: SourceConfig) -> SourceConfig:
 
 
 def in_channels(config: SourceConfig, channels: int, key: str) -> SourceConfig:
-    """The block that reads the images with so many channels. Raises UserError where its source has no such images, and
-    where it chooses another number of bands.
+    """The block that reads its images with this number of channels. Raises UserError if the source has no such images,
+    or if the block chooses another number of bands.
     """
     if are_bands(channels) and not SOURCES[config.name].bands:
         raise UserError(f"{key}.name: found {config.name}, which has no images of {channels} bands, as the run's are")
@@ -231,10 +231,8 @@ def _imagefolder(config: SourceConfig, cache: Path, key: str) -> Source:
     if not path.is_dir():
         hint = "; unpack it" if path.suffix.lower() in ARCHIVES else ""
         hint = of_container(path) or hint
-        hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else hint
         hint = f"; {FROM_TABLE}" if path.suffix.lower() in TABLES else hint
-        hint = f"; {key}.{AS_TABLE}" if path.suffix.lower() in READ_TABLES else hint
-        hint = f"; {key}.name=arrays reads it" if path.suffix.lower() in ARRAYS else hint
+        hint = read_by(path, key) or hint
         raise UserError(
             f"{key}.path: {printable(path)} is a file; {key}.name=imagefolder needs a folder of images{hint}"
         )
@@ -250,7 +248,7 @@ def _arrays(config: SourceConfig, cache: Path, key: str) -> Source:
 def _table(config: SourceConfig, cache: Path, key: str) -> Source:
     path = existing(config, key)
     if path.is_file() and path.suffix.lower() not in READ_TABLES:
-        hint = f"; {key}.name=parquet reads it" if path.suffix.lower() == ".parquet" else "; save it as CSV"
+        hint = read_by(path, key) or "; save it as CSV"
         raise UserError(f"{key}.path: {printable(path)} is no .csv, .tsv or .jsonl file{hint}")
     return table_source(path, config.limits, key, config.columns, config.test_split)
 
@@ -293,13 +291,13 @@ def load(
     skipping: str | None = None,
     range_may_be_unused: bool = False,
 ) -> Dataset:
-    """The data set, decoded at the first call and memory-mapped from ``cache`` ever after.
+    """The data set, decoded at the first call and memory-mapped from ``cache`` from then on.
 
     Args:
         key: the configuration block that error messages name.
         splits: ``("train",)`` for the training images alone, which need no test images then.
         skipping: what to do to leave out images that cannot be decoded, where ``key`` cannot be set.
-        range_may_be_unused: whether ``range`` is of other images, and these need none of it.
+        range_may_be_unused: whether ``range`` was set for other images, so that these need not use it.
     Raises:
         UserError: whatever is wrong with the configuration or the files.
     """
@@ -348,7 +346,7 @@ def load(
 def _decoded(
     files: Mapping[str, Path], source: Source, form: ImageForm, config: SourceConfig, key: str, skipping: str
 ) -> dict[str, Stored]:
-    """Each split, from its file or written there now. Raises Undecodable for the broken images of all splits."""
+    """Each split, from its cache file or written there now. Raises Undecodable for the broken images of all splits."""
     root, skips = root_of(source), config.on_bad_image == "skip"
     found, broken = dict[str, Stored](), list[Undecodable]()
     for split, file in files.items():
@@ -375,7 +373,7 @@ def _undivided(source: Source) -> Source:
 def _scaling(
     config: SourceConfig, by: Range | Ranges | None, counts: Mapping[str, int], key: str, range_may_be_unused: bool
 ) -> Scaling | None:
-    """What was done to images of more than 8 bits. Raises UserError for a range that is given in vain."""
+    """How images of more than 8 bits were scaled. Raises UserError if a range is set and no image uses it."""
     scaling = scaled(counts, by, key, config.range == PERCENTILES)
     if scaling is None and by is not None and not range_may_be_unused:
         raise UserError(f"{key}.range: found {as_lists(by)}, but no image has more than 8 bits; allowed: null")

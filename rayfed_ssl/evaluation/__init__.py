@@ -62,8 +62,9 @@ FEATURES = "backbone, clean images, eval mode"
 
 
 def evaluate(material: Material, config: EvaluationConfig) -> EncoderValues:
-    """The values of each of ``config.protocols`` by tag, in that order; accuracies are fractions. ``by_client`` tells
-    those on clients' own test images from the others; ``outcomes_of`` has what ``material.tally`` counted.
+    """The values of each of ``config.protocols`` by tag, in that order; accuracies are fractions. ``by_client``
+    separates the values on clients' own test images from the others; ``outcomes_of`` returns what ``material.tally``
+    counted.
 
     Raises:
         UserError: if a protocol needs labels and no image has one, or a label is too large, or a feature is not finite.
@@ -75,21 +76,22 @@ def evaluate(material: Material, config: EvaluationConfig) -> EncoderValues:
 
 
 def recorded(tag: str) -> str:
-    """The tag in the table of metrics: ``eval/knn`` for ``knn``; one with a slash is recorded as it is."""
+    """The tag in the table of metrics: ``eval/knn`` for ``knn``; a tag with a slash is recorded as it is."""
     return tag if "/" in tag else f"eval/{tag}"
 
 
 def settings(config: EvaluationConfig, train: int | None = None) -> dict[str, Any]:
-    """What is written beside every result: the settings of each protocol in use, and what they have in common.
+    """What is written beside every result: the settings of each protocol in use, and those that all protocols share.
 
     Args:
-        train: the labelled train images, where they are known: what their number cuts is said too, as ``k_used``.
+        train: the number of labelled training images, if known. Settings that their number limits are then added as
+            used, such as ``k_used``.
     """
     return _common(config) | {name: _own(config, name, train) for name in config.protocols}
 
 
 def settings_of(config: EvaluationConfig, protocol: str, train: int | None = None) -> dict[str, Any]:
-    """Everything behind one protocol's results; ``train`` as of :func:`settings`."""
+    """Every setting behind one protocol's results; ``train`` as in :func:`settings`."""
     return _common(config) | _own(config, protocol, train)
 
 
@@ -119,9 +121,9 @@ def check(
     """Refuse protocols that these images cannot serve, before rounds are spent on them.
 
     Args:
-        train, test: (N,) and (M,) labels, negative where there is none.
-        other: what images are called that are not a run's own, and are measured on by ``--protocol``.
-        unless: the key that would name labels of ``other``; empty where there is none.
+        train, test: (N,) and (M,) labels, negative for an image without a label.
+        other: what to call images that are not a run's own and are measured by ``--protocol``.
+        unless: the key that would name labels of ``other``; empty if there is no such key.
     Raises:
         UserError: labels are missing, or a protocol's own settings cannot work.
     """
@@ -147,7 +149,9 @@ def check(
 def _check_other(
     labelled: Sequence[str], train: NDArray[np.int64], test: NDArray[np.int64], other: str, unless: str
 ) -> None:
-    """Refuse protocols that need labels on ``other`` images without enough of them, in a command's own words."""
+    """Refuse protocols that need labels if the ``other`` images have too few of them. The message speaks of the
+    command's options.
+    """
     known = (train >= 0).any(), (test >= 0).any()
     if not any(known):
         found = f"{other} has no labels" + (f", unless {unless} names them" if unless else "")

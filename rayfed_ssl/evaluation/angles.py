@@ -45,10 +45,11 @@ def features_of(encoder: FrozenEncoder, pixels: NDArray[np.uint8], config: Angle
 
 
 def compare(features: Mapping[str, Tensor], config: AnglesConfig) -> dict[str, float]:
-    """``features/angle``, the mean over pairs of encoders whose features have one dimension, in degrees; and
-    ``features/angle/A B`` of each such pair. Nothing where there is no such pair.
+    """``features/angle``, in degrees: the mean over pairs of encoders whose features have the same dimension; and
+    ``features/angle/A B`` for each such pair. Empty if there is no such pair.
 
-    Source: Zhang et al. 2020 (FedCA), figure 4, which does not say over what it averages: here over common test images.
+    Source: Zhang et al. 2020 (FedCA), figure 4, which does not say what it averages over; here it is the common test
+    images.
     """
     pairs = {
         f"{TAG}/{a} {b}": mean_angle(features[a], features[b])

@@ -2,10 +2,10 @@
 comparison share them.
 
 An entry is a small JSON file beside the pixel cache, ``evaluations/KEY.json``. The key is a digest of everything that
-the values depend on: what the caller names (weights, images, protocols), the library's own source, the versions of what
-computes, and the processor's instructions and threads, because these change bits. Values come back to the bit, with
-which test images were right where that was counted. A
-damaged entry is computed again. ``RAYFED_SSL_EVALUATIONS=off`` neither reads nor writes.
+the values depend on: what the caller names (weights, images, protocols), the library's own source, the versions of the
+packages that compute, and the processor's instructions and threads, because these change bits. Values come back bit for
+bit, with the test images that were classified rightly if these were counted. A damaged entry is computed again. With
+``RAYFED_SSL_EVALUATIONS=off`` the cache is neither read nor written.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ Row = Protocol[Any]
 
 def digest(*parts: object) -> str:
     """A digest of arrays by type, shape and content, and of everything else by its text."""
-    made = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, np.ndarray):
-            made.update(f"{part.dtype}{part.shape}".encode())
-            made.update(np.ascontiguousarray(part).tobytes())
+            hasher.update(f"{part.dtype}{part.shape}".encode())
+            hasher.update(np.ascontiguousarray(part).tobytes())
         else:
-            made.update(str(part).encode())
-        made.update(b"\0")
-    return made.hexdigest()
+            hasher.update(str(part).encode())
+        hasher.update(b"\0")
+    return hasher.hexdigest()
 
 
 def repeatable(rows: Iterable[Row], *others: object) -> bool:
-    """Whether a key can say all that decides: protocols of this library that read no other images, and ``others``
-    (encoders) of this library, too. A change of third-party code would not be noticed.
+    """Whether a key can hold everything that decides the values. The protocols must be this library's and read no other
+    images, and ``others`` (encoders) must be this library's, too: a change of third-party code would not be noticed.
     """
-    given = list(rows)
-    known = of_this_library(given) and not any(row is TRANSFER for row in given)
+    protocols = list(rows)
+    known = of_this_library(protocols) and not any(row is TRANSFER for row in protocols)
     return known and all(type(other).__module__.startswith("rayfed_ssl.") for other in others)
 
 
@@ -74,17 +74,17 @@ def of_this_library(rows: Iterable[Row]) -> bool:
 
 
 def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Values:
-    """What ``compute`` gives, or gave before under the same key.
+    """What ``compute`` returns, or returned before under the same key.
 
     Args:
-        key: what the values depend on beside the code and the machine; values with a text that says all of them.
+        key: what the values depend on besides the code and the machine; each part's text must say all of it.
     """
     if os.environ.get(SWITCH) == OFF:
         return compute()
     name = digest(json.dumps({**key, "with": _surroundings()}, sort_keys=True, default=str))
     path = default_cache() / "evaluations" / f"{name}.json"
-    if (known := _read(path)) is not None:
-        return known
+    if (entry := _read(path)) is not None:
+        return entry
     computed = compute()
     values = EncoderValues({tag: float(value) for tag, value in computed.items()}, outcomes_of(computed))
     _write(path, values)
@@ -92,7 +92,7 @@ def remembered(key: Mapping[str, object], compute: Callable[[], Values]) -> Valu
 
 
 def _read(path: Path) -> Values | None:
-    """The values of an entry; None where there is none, or it is damaged."""
+    """The values of an entry; None if there is no entry, or a damaged one."""
     try:
         entry = json.loads(path.read_text(encoding="utf-8"))
         if entry["digest"] != digest(json.dumps([entry["values"], entry["outcomes"]])):
@@ -104,10 +104,10 @@ def _read(path: Path) -> Values | None:
 
 
 def _write(path: Path, values: Values) -> None:
-    """Make an entry; it appears whole. Where the disk takes none, the next run computes again."""
+    """Write an entry atomically. If the disk is full, nothing is kept and the next run computes again."""
     outcomes = outcomes_of(values)
-    said = [dict(values), None if outcomes is None else as_json(outcomes)]
-    text = json.dumps({"values": said[0], "outcomes": said[1], "digest": digest(json.dumps(said))})
+    content = [dict(values), None if outcomes is None else as_json(outcomes)]
+    text = json.dumps({"values": content[0], "outcomes": content[1], "digest": digest(json.dumps(content))})
     with contextlib.suppress(OSError):
         replace_file(path, lambda draft: draft.write_text(text, encoding="utf-8"), shared=True)
 
@@ -121,15 +121,15 @@ def _source() -> str:
 
 @cache
 def _installed() -> dict[str, object]:
-    """What does not change in a process: the source, the packages, the processor."""
-    found: dict[str, object] = {"source": _source(), "machine": platform.machine()}
+    """The part of the key that is constant in a process: the source, the packages, the processor."""
+    facts: dict[str, object] = {"source": _source(), "machine": platform.machine()}
     for name in VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+            facts[name] = metadata.version(name)
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        found["processor"] = next(line for line in lines if line.startswith("model name"))
-    return found | {"instructions": torch.backends.cpu.get_cpu_capability()}
+        facts["processor"] = next(line for line in lines if line.startswith("model name"))
+    return facts | {"instructions": torch.backends.cpu.get_cpu_capability()}
 
 
 def _surroundings() -> dict[str, object]:

@@ -27,7 +27,7 @@ class ClusterConfig(Block):
     """Clustering by k-means."""
 
     clusters: int | None = Field(None, ge=1)
-    """Of k-means; null: as many as there are classes with a labelled image. Never more than images."""
+    """Clusters of k-means; null: as many as there are classes with a labelled image. Never more than images."""
     starts: int = Field(10, ge=1)
     """Runs of k-means from different centres, of which the tightest counts."""
     normalise: bool = True
@@ -36,7 +36,7 @@ class ClusterConfig(Block):
 
 def clustered(features: Tensor, clusters: int, starts: int, seed: int) -> np.ndarray:
     """(M,) the cluster of each row of ``features`` (M, D), by scikit-learn's k-means (k-means++ starts). There are
-    fewer clusters where fewer rows differ, as of a collapsed encoder; scikit-learn's warning of that is off.
+    fewer clusters if fewer rows differ, as with a collapsed encoder; scikit-learn's warning about that is switched off.
     """
     means = _clusters.KMeans(min(clusters, len(features)), n_init=starts, random_state=seed_of(seed, "cluster") % 2**32)
     with one_thread("sklearn.cluster"), warnings.catch_warnings():
@@ -46,7 +46,7 @@ def clustered(features: Tensor, clusters: int, starts: int, seed: int) -> np.nda
 
 def measure(material: Material, config: ClusterConfig) -> dict[str, float]:
     """``cluster_nmi`` and ``cluster_ari``: normalised mutual information (arithmetic mean of the entropies) and
-    adjusted Rand index (chance is 0) between the clusters of the images measured on and their classes.
+    adjusted Rand index (chance is 0) between the clusters of the evaluated images and their classes.
 
     No label takes part in the clustering.
     """
@@ -55,10 +55,10 @@ def measure(material: Material, config: ClusterConfig) -> dict[str, float]:
     clusters = config.clusters or len(np.unique(np.concatenate(labels)))
     for prefix, split in material.tests.items():
         features = F.normalize(split.features, dim=1) if config.normalise else split.features
-        found = clustered(features, clusters, config.starts, material.seed)
+        assigned = clustered(features, clusters, config.starts, material.seed)
         truth = split.labels.numpy()
-        values[f"{prefix}cluster_nmi"] = float(_metrics.normalized_mutual_info_score(truth, found))
-        values[f"{prefix}cluster_ari"] = float(_metrics.adjusted_rand_score(truth, found))
+        values[f"{prefix}cluster_nmi"] = float(_metrics.normalized_mutual_info_score(truth, assigned))
+        values[f"{prefix}cluster_ari"] = float(_metrics.adjusted_rand_score(truth, assigned))
     return values
 
 

@@ -27,16 +27,16 @@ class SelectConfig(Block):
     """
 
     share: float = Field(0.1, gt=0, lt=1)
-    """Of each class (of all images, where none has a label), drawn by the run's seed before the images are dealt."""
+    """Share of each class (of all images, where none has a label), drawn by the run's seed before images are dealt."""
 
 
 def _measuring() -> list[str]:
-    """The protocols of one encoder, which a run can evaluate."""
+    """The protocols that measure a single encoder, which a run can evaluate."""
     return [name for name, row in PROTOCOLS.items() if isinstance(row, Protocol)]
 
 
 def _others() -> dict[str, type[Block]]:
-    """The settings of protocols that others added."""
+    """The settings of third-party protocols."""
     return {name: row.config for name, row in PROTOCOLS.items() if name not in EvaluationConfig.model_fields}
 
 
@@ -46,9 +46,9 @@ class EvaluationConfig(Block):
     protocols: tuple[Annotated[str, NameOf(_measuring)], ...] = ("knn", "linear", "fewshot")
     """What is measured of the frozen encoder."""
     every: int = Field(1, ge=0)
-    """Rounds between evaluations; 0 is at the end only."""
+    """Rounds between evaluations; 0: only at the end."""
     metrics: tuple[Metric, ...] = ("accuracy",)
-    """What is recorded of each classification; ``knn_auc`` beside ``knn``."""
+    """What is recorded of each classification, such as ``knn_auc`` beside ``knn``."""
     select: SelectConfig | None = None
     tasks_on: Literal["own", "test"] = "own"
     """With ``data.tasks``: images each client holds out of its own (the thesis), or the test images of its classes."""
@@ -63,7 +63,7 @@ class EvaluationConfig(Block):
     options: Annotated[dict[str, dict[str, Any]], BlocksOf(_others)] = Field(default_factory=dict)
     """Settings of protocols that others added, by protocol."""
     train_images: int | None = Field(None, ge=1)
-    """At most so many labelled train images are used, the first in a seeded order; null is all of them."""
+    """At most so many labelled train images are used, the first in a seeded order; null: all of them."""
     targets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
     """Accuracies, as fractions: the summary says in which round each protocol first reached them."""
     batch_size: int = Field(500, ge=1)
@@ -104,14 +104,14 @@ class EvaluationConfig(Block):
     @property
     def rows(self) -> dict[str, Protocol[Any]]:
         """The rows of ``protocols`` that measure one encoder."""
-        found = {name: PROTOCOLS[name] for name in self.protocols}
-        return {name: row for name, row in found.items() if isinstance(row, Protocol)}
+        rows = {name: PROTOCOLS[name] for name in self.protocols}
+        return {name: row for name, row in rows.items() if isinstance(row, Protocol)}
 
     @property
     def comparisons(self) -> dict[str, EncoderComparison[Any]]:
         """The rows of ``protocols`` that compare encoders."""
-        found = {name: PROTOCOLS[name] for name in self.protocols}
-        return {name: row for name, row in found.items() if isinstance(row, EncoderComparison)}
+        rows = {name: PROTOCOLS[name] for name in self.protocols}
+        return {name: row for name, row in rows.items() if isinstance(row, EncoderComparison)}
 
     @property
     def labelled(self) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class EvaluationConfig(Block):
 
     @property
     def describing(self) -> tuple[str, ...]:
-        """What describes an encoder's features without labels: the names of ``features/<name>``."""
+        """The names in ``features/<name>``, which describe an encoder's features without labels."""
         return tuple(name for row in self.rows.values() for name in row.describes)
 
     @property

@@ -42,7 +42,7 @@ def draw_rows(labels: NDArray[np.int64], labels_per_class: int, draw: int) -> ND
 
 
 class FewShots:
-    """Classifiers on draws of few labels, from features standardised by all train images (N, D), labels unread.
+    """Classifiers on draws of few labels. Features are standardised by all train images (N, D), without reading labels.
 
     The features may be floats or flattened uint8 pixels; only the rows of a draw become float.
 
@@ -69,7 +69,7 @@ class FewShots:
 def measure(material: Material, config: FewShotConfig) -> dict[str, float]:
     """``fewshot``: each metric's mean over the draws. Raises UserError as :class:`FewShots` does."""
     train = material.train
-    found: dict[str, list[float]] = {}
+    by_metric: dict[str, list[float]] = {}
     with one_thread("sklearn.linear_model", "blas"):
         shots = FewShots(train.features, train.labels, config.labels_per_class, config.C)
         standard = {split: standardise(split.features, *shots.moments).numpy() for split in material.tests.values()}
@@ -85,8 +85,8 @@ def measure(material: Material, config: FewShotConfig) -> dict[str, float]:
                 return torch.from_numpy(model.predict(standard[split])), scores
 
             for name, value in material.classified("fewshot", answer).items():
-                found.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in found.items()}
+                by_metric.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in by_metric.items()}
 
 
 FEWSHOT = Protocol(FewShotConfig, measure, lambda settings: ("fewshot",), pixels=flattened)

@@ -32,8 +32,8 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class FineTuneConfig(Block):
     """Fine-tuning of encoder and head.
 
-    FedCA's (Zhang et al. 2020, which gives one hidden layer, Adam 1e-3 and 100 epochs) are ``{epochs: 100, optimizer:
-    adam, encoder_lr: 1e-3, head_lr: 1e-3, hidden: 4096, crop_scale: [1, 1], flip: false}``.
+    FedCA's settings (Zhang et al. 2020, which gives one hidden layer, Adam 1e-3 and 100 epochs) are ``{epochs: 100,
+    optimizer: adam, encoder_lr: 1e-3, head_lr: 1e-3, hidden: 4096, crop_scale: [1, 1], flip: false}``.
     """
 
     epochs: int = Field(200, ge=1)
@@ -47,7 +47,7 @@ class FineTuneConfig(Block):
     head_lr: float = Field(0.3, gt=0)
     """Learning rate of the head."""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Of SGD."""
+    """Momentum of ``sgd``."""
     hidden: int | None = Field(None, ge=1)
     """Width of a hidden layer with ReLU in the head; null: a linear head."""
     crop_scale: tuple[Share, Share] = (0.64, 1.0)
@@ -62,7 +62,7 @@ class FineTuneConfig(Block):
 
 
 def label_fraction(labels: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.int64]:
-    """Rows, ascending, of ``fraction`` of each class (rounded, at least one); a negative label is none."""
+    """Rows, ascending, of ``fraction`` of each class (rounded, at least one); a negative label means no label."""
     order = numpy_generator(seed, "finetune", "labels").permutation(np.flatnonzero(labels >= 0))
     kept = []
     for label in np.unique(labels[order]):
@@ -87,9 +87,9 @@ def fine_tune(
         pixels, labels: (N, S, S, channels) uint8 and (N,) in [0, classes).
         key: the settings' block, for messages.
     Returns:
-        pixels (M, S, S, channels) -> log-probabilities (M, C) on the CPU, of clean images and in eval mode.
+        a function: pixels (M, S, S, channels) -> log-probabilities (M, C) on the CPU, from clean images in eval mode.
     Raises:
-        UserError: where it returns something that is not finite.
+        UserError: by that function, if a log-probability is not finite.
 
     Source: the semi-supervised evaluation of FedU2 (Liao et al. 2024, official code): SGD with momentum 0.9, encoder
     1e-3, linear head 0.3, batch 128, 200 epochs, no schedule, no weight decay, random square crops and flips.
@@ -128,7 +128,9 @@ def fine_tune(
 
 
 def answering(classify: Callable[[NDArray[np.uint8]], Tensor]) -> Callable[[Split], tuple[Tensor, Tensor]]:
-    """What ``Material.classified`` asks of what :func:`fine_tune` returned: classes (M,) and probabilities (M, C)."""
+    """Wraps the function that :func:`fine_tune` returned for ``Material.classified``: classes (M,) and probabilities
+    (M, C).
+    """
 
     def answer(split: Split) -> tuple[Tensor, Tensor]:
         scores = classify(split.pixels)

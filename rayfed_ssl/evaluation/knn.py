@@ -51,7 +51,7 @@ def votes(similarity: Tensor, labels: Tensor, temperature: float, classes: int) 
 def knn_votes(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, *, classes: int, k: int = 200, temperature: float = 0.1
 ) -> Tensor:
-    """(M, C): the votes that each class has among a test image's nearest train images by cosine.
+    """(M, C): the votes for each class among a test image's nearest train images by cosine similarity.
 
     Args:
         train_x, test_x: (N, D) and (M, D) float features; normalised here.
@@ -70,7 +70,7 @@ def knn_votes(
 
 
 def measure(material: Material, config: KnnConfig) -> dict[str, float]:
-    """``knn``, voted for where the encoder is."""
+    """``knn``; votes are counted on the encoder's device."""
     features, labels = material.train.features.to(material.device), material.train.labels.to(material.device)
 
     def answer(split: Split) -> tuple[Tensor, Tensor]:
@@ -82,8 +82,8 @@ def measure(material: Material, config: KnnConfig) -> dict[str, float]:
 
 
 def remarks(settings: KnnConfig, labels: NDArray[np.int64]) -> Iterator[Note]:
-    """A line where clearly more neighbours vote than the median class has train images. By ten classes k may be a tenth
-    of the images, a class's mean: so few more are not said.
+    """A line if clearly more neighbours vote than the median class has train images. With ten classes, k may be a tenth
+    of the images, which is a class's mean size: so small an excess is not reported.
     """
     counts = np.bincount(labels)
     median = float(np.median(counts[counts > 0])) if len(labels) else np.inf

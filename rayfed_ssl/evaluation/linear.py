@@ -1,4 +1,4 @@
-"""Linear probe: a linear classifier on cached, clean backbone features, at its last epoch.
+"""Linear probe: a linear classifier on cached backbone features of clean images, measured after its last epoch.
 
 Shapes: N train images, M test images, B batch, D embedding, C classes.
 """
@@ -37,7 +37,7 @@ class ProbeRecipe:
     cap: bool = False  # batches of a tenth of the train images at most
 
     def batch(self, train: int) -> int:
-        """Images per step where there are so many train images."""
+        """Images per step for this number of train images."""
         return capped(self.batch_size, train) if self.cap else min(self.batch_size, train)
 
 
@@ -55,9 +55,9 @@ class LinearConfig(Block):
     recipes: tuple[RecipeName, ...] = ("ours",)
     """``ours`` is recorded as ``linear``, a paper's beside it as ``linear_<recipe>``."""
     epochs: int = Field(200, ge=1)
-    """Of ``ours``: passes over the train images."""
+    """Passes over the train images, in the recipe ``ours``."""
     lr: float = Field(3e-3, gt=0)
-    """Of ``ours``: learning rate."""
+    """Learning rate of the recipe ``ours``."""
     batch_size: int = Field(2048, ge=1)
     """Images per step; never more than a tenth of the train images."""
 
@@ -69,7 +69,7 @@ class LinearConfig(Block):
         return recipes
 
     def recipe(self, name: RecipeName) -> ProbeRecipe:
-        """What the name stands for. Ours is EasyFL's linear evaluation (Adam 3e-3, no weight decay, batch 2048, 200
+        """The recipe of this name. Ours is EasyFL's linear evaluation (Adam 3e-3, no weight decay, batch 2048, 200
         epochs).
 
         Differs: features are standardised, batches reshuffled and at most a tenth of the images (one step an epoch does
@@ -81,14 +81,14 @@ class LinearConfig(Block):
 
 
 def tag(recipe: RecipeName, name: str = "linear") -> str:
-    """``linear`` for ours, ``linear_<recipe>`` for a paper's; ``name`` stands for ``linear``."""
+    """``linear`` for our recipe, ``linear_<recipe>`` for a paper's; ``name`` replaces the word ``linear``."""
     return name if recipe == "ours" else f"{name}_{recipe}"
 
 
 class LinearProbe:
     """A linear classifier trained by ``recipe`` on features (N, D) and labels (N,) int64 in [0, C).
 
-    ``seed`` is of the initial weights and of the order of the images, new every epoch.
+    ``seed`` decides the initial weights and the order of the images, which is new every epoch.
     """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int, recipe: ProbeRecipe, seed: int) -> None:
@@ -131,9 +131,9 @@ def fit(x: Tensor, y: Tensor, classes: int, recipe: ProbeRecipe, seed: int) -> t
 
 
 def measure(material: Material, config: LinearConfig, name: str = "linear") -> dict[str, float]:
-    """``linear``, and ``linear_<recipe>`` for every recipe of a paper; ``name`` stands for ``linear``.
+    """``linear``, and ``linear_<recipe>`` for every recipe of a paper; ``name`` replaces the word ``linear``.
 
-    The classifiers are trained where the encoder is.
+    The classifiers are trained on the encoder's device.
     """
     values: dict[str, float] = {}
     features, labels = material.train.features.to(material.device), material.train.labels.to(material.device)

@@ -1,10 +1,10 @@
-"""Multinomial logistic regression of few rows with many features, by scikit-learn's own steps, in fewer dimensions.
+"""Multinomial logistic regression of few rows with many features: scikit-learn's own steps, in fewer dimensions.
 
-Its weights begin at zero, and every step of L-BFGS adds a combination of the rows to them. So they never leave the
-span of the N rows, whose N orthonormal directions serve as coordinates instead of D features. Losses, inner products
-and with them the steps are the same but for rounding; scikit-learn's bound on the largest entry of the gradient, which
-ends the steps, is asked of the gradient by the D features. With 1,000 rows, 12,288 features and 200 classes this takes
-a third to a fifth of the time.
+Its weights begin at zero, and every step of L-BFGS adds a combination of the rows to them. So they never leave the span
+of the N rows, whose N orthonormal directions serve as coordinates instead of D features. Losses and inner products, and
+with them the steps, are the same except for rounding. scikit-learn's bound on the largest entry of the gradient, which
+ends the steps, is applied to the gradient with respect to the D features. With 1,000 rows, 12,288 features and 200
+classes this takes a third to a fifth of the time.
 
 Shapes: N rows, D features, C classes.
 """
@@ -31,7 +31,7 @@ _linalg, _optimize = LazyModule("scipy.linalg"), LazyModule("scipy.optimize")
 
 
 class Classifier(Protocol):
-    """A fitted classifier, by scikit-learn's names."""
+    """A fitted classifier, with scikit-learn's names."""
 
     classes_: NDArray[np.int64]
 
@@ -73,21 +73,23 @@ def logistic_regression(x: Array, y: NDArray[np.int64], C: float) -> Classifier:
 
 
 def fit_in_span(x: Array, y: NDArray[np.int64], classes: NDArray[np.int64], C: float) -> SoftmaxClassifier:
-    """The regression of labels ``y`` (N,), which are of ``classes`` (sorted), on ``x`` (N, D); N < D."""
+    """The regression of labels ``y`` (N,), all among ``classes`` (sorted), on ``x`` (N, D); N < D."""
     basis, triangle = _linalg.qr(x.T, mode="economic")  # (D, N), (N, N): x is triangle.T @ basis.T
     labels = np.searchsorted(classes, y)
     problem = _Problem(np.ascontiguousarray(triangle.T), labels, len(classes), 1 / (C * len(x)))
     probed: Array = basis[:: max(1, len(basis) // PROBES)]
 
     def stop_when_flat(intermediate_result: Any) -> None:
-        """Raise StopIteration where no entry of the gradient is above the tolerance; most steps are seen by few."""
+        """Raise StopIteration if no entry of the gradient is above the tolerance. At most steps, a few probed entries
+        already show one that is.
+        """
         weights, intercepts = problem.gradient[:, :-1], problem.gradient[:, -1]
         if abs(intercepts).max() > TOLERANCE or abs(weights @ probed.T).max() > TOLERANCE:
             return
         if abs(weights @ basis.T).max() <= TOLERANCE:
             raise StopIteration
 
-    found = _optimize.minimize(
+    solution = _optimize.minimize(
         problem.loss,
         np.zeros(len(classes) * (len(x) + 1)),
         method="L-BFGS-B",
@@ -95,8 +97,8 @@ def fit_in_span(x: Array, y: NDArray[np.int64], classes: NDArray[np.int64], C: f
         callback=stop_when_flat,
         options={"maxiter": MOST_STEPS, "maxls": MOST_SEARCHES, "gtol": 0, "ftol": 64 * np.finfo(float).eps},
     )
-    weights = found.x.reshape(len(classes), -1)
-    return SoftmaxClassifier(classes, weights[:, :-1] @ basis.T, weights[:, -1].copy(), int(found.nit))
+    weights = solution.x.reshape(len(classes), -1)
+    return SoftmaxClassifier(classes, weights[:, :-1] @ basis.T, weights[:, -1].copy(), int(solution.nit))
 
 
 class _Problem:

@@ -29,18 +29,18 @@ OWN = "own_"
 
 
 def by_client(holder: int | None, values: Mapping[str, float]) -> dict[int | None, dict[str, float]]:
-    """An encoder's values by whom they are of: ``holder`` (None: the global encoder), or the client on whose own test
-    images they were measured; there ``own_knn@3`` is ``own_knn`` of client 3.
+    """An encoder's values by client: ``holder`` (None: the global encoder) for most values, and the client on whose own
+    test images they were measured for the others: ``own_knn@3`` becomes ``own_knn`` of client 3.
     """
-    found: dict[int | None, dict[str, float]] = {holder: {}}
+    by_holder: dict[int | None, dict[str, float]] = {holder: {}}
     for key, value in values.items():
         tag, client = ValueKey.of(key)
-        found.setdefault(holder if client is None else client, {})[tag] = value
-    return found
+        by_holder.setdefault(holder if client is None else client, {})[tag] = value
+    return by_holder
 
 
 def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
-    """An encoder's values without those on other clients' own test images; ``client`` None: all of them."""
+    """An encoder's values without those on other clients' own test images; if ``client`` is None, all of them."""
     if client is None:
         return values
     kept = {key: value for key, value in values.items() if ValueKey.of(key).client in (None, client)}
@@ -48,8 +48,8 @@ def of_client(values: dict[str, float], client: int | None) -> dict[str, float]:
 
 
 def drawn_rows(rows: NDArray[np.int64] | int, most: int, seed: int, purpose: str) -> NDArray[np.int64]:
-    """At most ``most`` of ``rows`` (of all of so many rows), the first in an order seeded by ``seed`` and ``purpose``:
-    rows that follow one another are often of one class.
+    """At most ``most`` of ``rows`` (a number means all of that many rows): the first in an order seeded by ``seed`` and
+    ``purpose``, because neighbouring rows are often of one class.
     """
     return numpy_generator(seed, "evaluation", purpose).permutation(rows)[:most]
 
@@ -72,7 +72,8 @@ def extract(
     """Features (N, D) float32 on the CPU of ``pixels`` (N, S, S, channels) uint8.
 
     Args:
-        represent: images (B, channels, S, S) as ``clean`` leaves them -> features (B, ..), flattened; in eval mode.
+        represent: images (B, channels, S, S) as ``clean`` returns them -> features (B, ..), in eval mode; they are
+            flattened.
         clean: uint8 (B, channels, S, S) on ``device`` -> what the encoder takes, without augmentation.
     """
     parts = []
@@ -87,7 +88,7 @@ def extract(
 
 
 class BrokenFeatures(UserError):
-    """Features that are not finite, of ``broken`` among ``count`` images: training diverged."""
+    """Features of ``broken`` among ``count`` images are not finite: training diverged."""
 
     def __init__(self, broken: int, count: int, split: str) -> None:
         self.found = f"features that are not finite for {broken} of {count} {split} images"
@@ -95,7 +96,9 @@ class BrokenFeatures(UserError):
 
 
 def refuse_broken(features: Tensor, split: str) -> None:
-    """Raise BrokenFeatures where one of ``features`` (N, D) of any real type, of ``split`` images, is not finite."""
+    """Raise BrokenFeatures if one of ``features`` (N, D), of any real type, is not finite; ``split`` names the
+    images.
+    """
     broken = int((~features.isfinite().all(dim=1)).sum()) if features.is_floating_point() else 0
     if broken:
         raise BrokenFeatures(broken, len(features), split)
@@ -103,8 +106,8 @@ def refuse_broken(features: Tensor, split: str) -> None:
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """An encoder in eval mode, with the preprocessing of its images. ``module`` maps (B, channels, S, S) to (B, D), D
-    being ``dim``.
+    """An encoder in eval mode, with the preprocessing of its images. ``module`` maps (B, channels, S, S) to (B, D),
+    where D is ``dim``.
     """
 
     module: nn.Module
@@ -140,8 +143,8 @@ class Split:
         name: what the images are, for messages ("train").
         pixels: (N, S, S, channels) uint8.
         labels: (N,) int64; rows with a negative label are left out.
-        classes: labels must be below.
-        features: pixels -> (N, D), whatever represents them: an encoder, or the pixels themselves.
+        classes: the number of classes; labels must be smaller.
+        features: pixels -> (N, D), by an encoder or from the pixels themselves.
     """
 
     def __init__(
@@ -210,11 +213,11 @@ class Material:
 
     @property
     def device(self) -> torch.device:
-        """Where what is heavy is computed: where the encoder is."""
+        """The device for heavy computations: the encoder's."""
         return self.pixels_on if self.frozen is None else self.frozen.device
 
     def classified(self, tag: str, answer: Callable[[Split], tuple[Tensor, Tensor]]) -> dict[str, float]:
-        """The metrics of a classifier on each of ``tests``, and on each client's own test images.
+        """The metrics of a classifier on every split in ``tests``, and on each client's own test images.
 
         Args:
             answer: a split of M images -> the predicted classes (M,), and probabilities (M, C).
@@ -235,21 +238,22 @@ class Material:
         return values
 
     def _on_own(self, tag: str, predicted: Tensor, scores: Tensor, truth: Tensor) -> dict[str, float]:
-        """The metrics on each client's own test images, out of the answers on all of them. Of images of one class only
-        the accuracy is taken: no area under the curve is defined, and guessing has a balanced accuracy of 1.
+        """The metrics on each client's own test images, from the answers on all of them. If a client's images are all
+        of one class, only the accuracy is taken: no area under the curve is defined, and guessing has a balanced
+        accuracy of 1.
         """
         values: dict[str, float] = {}
         for client, rows in self._own_rows.items():
             own = truth[rows]
             metrics = self.metrics if bool((own != own[0]).any()) else (ACCURACY,)
-            found = measured(tag, predicted[rows], scores[rows], own, metrics)
-            kept = {name: value for name, value in found.items() if math.isfinite(value)}
+            own_metrics = measured(tag, predicted[rows], scores[rows], own, metrics)
+            kept = {name: value for name, value in own_metrics.items() if math.isfinite(value)}
             values |= {str(ValueKey(f"{OWN}{name}", client)): value for name, value in kept.items()}
         return values
 
     @cached_property
     def _own_rows(self) -> dict[int, Tensor]:
-        """``own`` as places among the labelled test images, of the clients that have any."""
+        """``own`` as positions among the labelled test images, for the clients that have any."""
         labelled = self.tests[""].rows if self.own else np.zeros(0, np.int64)
         places = {client: np.flatnonzero(np.isin(labelled, rows)) for client, rows in self.own.items()}
         return {client: torch.from_numpy(rows) for client, rows in places.items() if len(rows)}

@@ -23,15 +23,15 @@ _stats = LazyModule("scipy.stats")
 
 
 def accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
-    """The fraction of ``predicted`` (M,) that equals ``truth`` (M,)."""
+    """The fraction of images for which ``predicted`` (M,) equals ``truth`` (M,)."""
     return int((predicted == truth).sum()) / len(truth)
 
 
 def balanced_accuracy(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
     """The mean over the classes in ``truth`` (M,) of the fraction of a class that ``predicted`` (M,) has right."""
-    known = truth.numpy()
+    labels = truth.numpy()
     return float(
-        _sklearn.recall_score(known, predicted.numpy(), labels=np.unique(known), average="macro", zero_division=0)
+        _sklearn.recall_score(labels, predicted.numpy(), labels=np.unique(labels), average="macro", zero_division=0)
     )
 
 
@@ -39,12 +39,12 @@ def macro_auc(predicted: Tensor, scores: Tensor, truth: Tensor) -> float:
     """The mean over classes of the area under the ROC curve of that class against all others.
 
     Args:
-        scores: (M, C) probabilities. Classes that ``truth`` (M,) has no image of, or nothing else, take no part; NaN
-            where none is left.
+        scores: (M, C) probabilities. Classes that no image, or every image, of ``truth`` (M,) belongs to are left out;
+            NaN if no class remains.
     """
-    known, areas = truth.numpy(), []
-    for label in np.unique(known):
-        positive = known == label
+    labels, areas = truth.numpy(), []
+    for label in np.unique(labels):
+        positive = labels == label
         if not positive.all():
             areas.append(_sklearn.roc_auc_score(positive, scores[:, label].double().numpy()))
     return float(np.mean(areas)) if areas else float("nan")
@@ -55,23 +55,24 @@ def auc_contributions(scores: Tensor, truth: Tensor) -> NDArray[np.float64]:
     the denominator) divided by M is the area's variance over the choice of test images.
 
     Of class c with m images, n others and area A_c, let v_i be the structural component of image i (DeLong et al.
-    1988): of an image of c the share of others with a lower score for c, of another image the share of c's images with
-    a higher one, equal scores counting half. Then
+    1988): for an image of c, the share of other images with a lower score for c; for another image, the share of c's
+    images with a higher one; equal scores count half. Then
 
         a_i = mean over c of A_c + sqrt(M (M - 1) / (m (m - 1))) (v_i - A_c), with n for m where i is not of c
 
-    Of two classes whose scores add up to 1 the variance is DeLong's, S_10 / m + S_01 / n, and that of a difference of
-    two encoders' contributions is DeLong's of two correlated areas. Of more classes it is that of the mean of the
-    areas, with their covariances: the same linear approximation, class by class.
+    For two classes whose scores add up to 1, the variance is DeLong's, S_10 / m + S_01 / n, and the variance of the
+    difference of two encoders' contributions is DeLong's for two correlated areas. For more classes it is the variance
+    of the mean of the areas, with their covariances: the same linear approximation, class by class.
 
     Args:
         scores: (M, C) probabilities.
-        truth: (M,) int64 classes. Classes without an image, or without any other, take no part; NaN where none is left.
+        truth: (M,) int64 classes. Classes that no image, or every image, belongs to are left out; NaN if no class
+            remains.
     """
-    known, values = truth.numpy(), scores.double().numpy()
-    total, found = len(known), []
-    for label in np.unique(known):
-        positive = known == label
+    labels, values = truth.numpy(), scores.double().numpy()
+    total, contributions = len(labels), []
+    for label in np.unique(labels):
+        positive = labels == label
         m, n = int(positive.sum()), int((~positive).sum())
         if not n:
             continue
@@ -81,13 +82,13 @@ def auc_contributions(scores: Tensor, truth: Tensor) -> NDArray[np.float64]:
         components[~positive] = 1 - (ranks[~positive] - _stats.rankdata(values[~positive, label])) / m
         area = components[positive].mean()
         weights = np.where(positive, _stratum_weight(m, total), _stratum_weight(n, total))
-        found.append(area + weights * (components - area))
-    return np.mean(found, axis=0) if found else np.full(total, np.nan)
+        contributions.append(area + weights * (components - area))
+    return np.mean(contributions, axis=0) if contributions else np.full(total, np.nan)
 
 
 def _stratum_weight(count: int, total: int) -> float:
-    """Of deviations of ``count`` images from their own mean: their variance over all ``total`` images divided by
-    ``total`` is then the sample variance (count - 1) divided by ``count``. One image does not deviate.
+    """The factor of the deviations of ``count`` images from their own mean with which their variance over all ``total``
+    images, divided by ``total``, is the sample variance (count - 1) divided by ``count``. One image does not deviate.
     """
     return math.sqrt(total * (total - 1) / (count * (count - 1))) if count > 1 else 0.0
 
@@ -100,7 +101,7 @@ METRICS: Mapping[Metric, Callable[[Tensor, Tensor, Tensor], float]] = {
 
 
 def named(tag: str, metric: Metric) -> str:
-    """The tag of a metric of a protocol: accuracy bears the protocol's own."""
+    """The tag of a protocol's metric: the accuracy has the protocol's own tag."""
     return tag if metric == ACCURACY else f"{tag}_{metric}"
 
 

@@ -1,8 +1,8 @@
 """Records which test images each score's classifiers got right, to compare two encoders image by image.
 
-Whatever a protocol classifies through ``Material.classified`` is counted; no protocol has to do more for it. An area
-under the ROC curve counts no right answers: what each image contributes to it (``metrics.auc_contributions``) stands in
-their place. Shapes: M labelled test images.
+Whatever a protocol classifies through ``Material.classified`` is counted; a protocol need not do more. An area under
+the ROC curve does not count right answers: for it, each image's contribution to the area
+(``metrics.auc_contributions``) is recorded instead. Shapes: M labelled test images.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ROUNDING = 1e-9  # by which a share of images may differ from a mean of shares
 
 @dataclass(frozen=True)
 class Outcomes:
-    """``right[score]`` (M,): how many classifiers got each test image right, integers; of an area under the ROC curve
-    the sum over classifiers of what the image contributes to it, float64. ``draws[score]``: how many classifiers there
-    were (1; for few-shot, one per draw).
+    """``right[score]`` (M,): how many classifiers got each test image right, as integers; for an area under the ROC
+    curve, the sum over classifiers of the image's contribution to it, as float64. ``draws[score]``: how many
+    classifiers there were (1; for few-shot, one per draw).
     """
 
     right: Mapping[str, Counts]
@@ -40,7 +40,7 @@ class Outcomes:
 
 
 def as_json(outcomes: Outcomes) -> dict[str, Any]:
-    """Outcomes as JSON takes them; :func:`from_json` reads them."""
+    """Outcomes as a value that JSON can hold; :func:`from_json` reads it."""
     right = {
         score: [str(counts.dtype), base64.b64encode(zlib.compress(np.ascontiguousarray(counts).tobytes())).decode()]
         for score, counts in outcomes.right.items()
@@ -49,7 +49,9 @@ def as_json(outcomes: Outcomes) -> dict[str, Any]:
 
 
 def from_json(said: Mapping[str, Any]) -> Outcomes:
-    """What :func:`as_json` made. Raises LookupError, TypeError or ValueError (zlib.error) for anything else."""
+    """The outcomes that :func:`as_json` wrote. Raises LookupError, TypeError or ValueError (zlib.error) for anything
+    else.
+    """
     right = {
         str(score): np.frombuffer(zlib.decompress(base64.b64decode(text)), np.dtype(kind))
         for score, (kind, text) in said["right"].items()
@@ -58,7 +60,9 @@ def from_json(said: Mapping[str, Any]) -> Outcomes:
 
 
 class ValueKey(NamedTuple):
-    """What one of an encoder's values is of; its text is the value's key in ``EncoderValues``."""
+    """What one of an encoder's values measures: a score, and perhaps a client; its text is the value's key in
+    ``EncoderValues``.
+    """
 
     tag: str
     """As tables of metrics have it: a protocol's score (``knn``, ``knn_auc``); one on a client's own test images, on
@@ -69,7 +73,7 @@ class ValueKey(NamedTuple):
 
     @classmethod
     def of(cls, key: str) -> ValueKey:
-        """The key whose text this is. Raises ValueError for a client that is no number."""
+        """The key with this text. Raises ValueError for a client that is not a number."""
         tag, at, client = key.partition("@")
         return cls(tag, int(client) if at else None)
 
@@ -78,10 +82,11 @@ class ValueKey(NamedTuple):
 
 
 class EncoderValues(dict[str, float]):
-    """An encoder's values by the text of a ``ValueKey`` (``knn``, ``own_knn@3``), and with them its outcomes on the
-    test images where they are known.
+    """An encoder's values by the text of a ``ValueKey`` (``knn``, ``own_knn@3``), and its outcomes on the test images,
+    if they are known.
 
-    A plain dictionary made from it has no outcomes, which is what to make where its values are changed.
+    A plain dictionary made from it has no outcomes. Make one when you change values, because the outcomes no longer
+    fit.
     """
 
     def __init__(self, values: Mapping[str, float], outcomes: Outcomes | None = None) -> None:
@@ -90,27 +95,31 @@ class EncoderValues(dict[str, float]):
 
 
 def outcomes_of(values: Mapping[str, float]) -> Outcomes | None:
-    """The outcomes that came with an encoder's values; None where none did."""
+    """The outcomes that came with an encoder's values; None if there are none."""
     return values.outcomes if isinstance(values, EncoderValues) else None
 
 
 @dataclass
 class Tally:
-    """Counts right answers on ``images`` while protocols classify them; on any other object's images it counts none."""
+    """Counts right answers on ``images`` while protocols classify them; answers on any other object's images are not
+    counted.
+    """
 
     images: object
     _right: dict[str, Counts] = field(default_factory=dict)
     _draws: dict[str, int] = field(default_factory=dict)
 
     def count(self, score: str, images: object, right: NDArray[np.bool_] | NDArray[np.float64]) -> None:
-        """Whether one classifier was right about each of these images (M,), or what each contributes to its area."""
+        """Add one classifier's answers: for each of these images (M,) whether it was right, or the image's contribution
+        to its area.
+        """
         if images is self.images:
             self._draws[score] = self._draws.get(score, 0) + 1
             self._right[score] = self._right.get(score, 0) + (right if is_area(right) else right.astype(np.int32))
 
     def outcomes(self, values: Mapping[str, float]) -> Outcomes:
-        """What was counted, of the scores whose ``values`` are its means: a protocol may have made something else of
-        its answers.
+        """The counts for those scores whose ``values`` are the counts' means: a protocol may have computed something
+        else.
         """
         counted = Outcomes(self._right, self._draws)
         kept = [
@@ -125,12 +134,14 @@ class Tally:
 
 
 def compact(right: Counts, draws: int) -> Counts:
-    """Counts of at most ``draws`` in the smallest type that files of arrays know; contributions to areas stay."""
+    """Counts of at most ``draws`` in the smallest type that array files support; contributions to areas keep their
+    type.
+    """
     if is_area(right):
         return right
     return right.astype(np.uint8) if draws <= BYTE else right.astype(np.int32)
 
 
 def is_area(right: NDArray[Any]) -> bool:
-    """Whether these are contributions to an area, and no counts."""
+    """Whether these are contributions to an area instead of counts."""
     return right.dtype.kind == "f"

@@ -1,7 +1,7 @@
 """Raw pixels instead of an encoder's features: the baseline that an encoder has to beat.
 
-A protocol says by ``Protocol.pixels`` how it reads them. Shapes: N images, S image side, C channels, and features of
-D = min(S, 32)^2 C dimensions.
+``Protocol.pixels`` says how a protocol reads them. Shapes: N images, S image side, C channels, and features of D =
+min(S, 32)^2 C dimensions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ BLOCK = 2**24
 
 
 def flattened(pixels: NDArray[np.uint8]) -> Tensor:
-    """(N, S, S, C) uint8 to (N, D) in [0, 255]: uint8, but means of areas in float32 of images larger than ``SIDE``."""
+    """(N, S, S, C) uint8 to (N, D) in [0, 255]: uint8 values, or float32 means of areas for images larger than
+    ``SIDE``.
+    """
     if pixels.shape[1] <= SIDE:
         return torch.from_numpy(np.array(pixels)).reshape(len(pixels), -1)  # a copy: mapped arrays are read-only
     found = torch.empty(len(pixels), SIDE, SIDE, pixels.shape[3])

@@ -1,4 +1,4 @@
-"""What a protocol is made of: a settings block, what it needs, and a function from that to values by tag."""
+"""Defines a protocol: a settings block, what it needs, and a function that computes values by tag."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Settings = TypeVar("Settings", bound=Block)
 class Protocol(Generic[Settings]):
     """Measures one encoder.
 
-    A protocol that others add is a row like ours: an entry point of the group ``rayfed_ssl.protocols`` names it. Ours
-    have their settings at ``evaluation.NAME``, where each key is part of a run's schema; the others' stand at
-    ``evaluation.options.NAME`` and are checked against ``config`` where they are read.
+    A third-party protocol is a row like ours, named by an entry point of the group ``rayfed_ssl.protocols``. Our
+    protocols have their settings at ``evaluation.NAME``, where each key is part of a run's schema; settings of
+    third-party protocols are at ``evaluation.options.NAME`` and are checked against ``config`` when they are read.
 
     ``measure`` returns ``{tag: value}``. A tag without a slash is a score, larger being better, and is recorded as
     ``eval/<tag>``. A tag with a slash is recorded as it is: ``features/<tag>`` describes features without judging them,
-    and what was measured on held-out images begins with ``select/``. A score's tag is the protocol's name, or begins
-    with it and an underscore.
+    and values measured on held-out images have tags that begin with ``select/``. A score's tag is the protocol's name,
+    or begins with it and an underscore.
     """
 
     config: type[Settings]
@@ -63,8 +63,8 @@ class Protocol(Generic[Settings]):
 
 @dataclass(frozen=True)
 class EncoderComparison(Generic[Settings]):
-    """Compares encoders by what they make of the same images: those of a finished run, or, during a run, those that a
-    round's clients ended with.
+    """Compares encoders by their features of the same images: the encoders of a finished run, or, during a run, those
+    that a round's clients ended with.
     """
 
     config: type[Settings]

@@ -69,11 +69,11 @@ def spectrum(x: Tensor) -> Tensor:
 
 
 def measure(material: Material, config: RankConfig) -> dict[str, float]:
-    """``features/alignment``, ``features/uniformity``, ``features/rankme`` and ``features/spectrum/NNN``. One image
-    makes no pair, and has no uniformity.
+    """``features/alignment``, ``features/uniformity``, ``features/rankme`` and ``features/spectrum/NNN``. A single
+    image has no uniformity, because it makes no pair.
 
-    Alignment is of two views, augmented as in the run's training; all else of clean images. Backbone features, eval
-    mode. Raises BrokenFeatures where one is not finite.
+    Alignment compares two views, augmented as in the run's training; everything else is measured on clean images. All
+    use backbone features in eval mode. Raises BrokenFeatures if a feature is not finite.
     """
     encoder, pool = material.encoder, material.pool
     pixels = pool[drawn_rows(material.pool_rows, config.images, material.seed, "rank")]

@@ -1,4 +1,4 @@
-"""What the protocols share: standardised features, and the cap on settings meant for tens of thousands of images.
+"""Helpers that the protocols share: standardised features, and a cap on settings meant for tens of thousands of images.
 
 Shapes: N images, D embedding.
 """
@@ -21,7 +21,8 @@ def capped(wanted: int, n: int) -> int:
 
 
 def one_thread(module: str, user_api: str | None = None) -> threadpool_limits:
-    """A context in which the libraries behind scikit-learn's ``module`` use one thread: another count gives other bits.
+    """A context in which the libraries behind scikit-learn's ``module`` use one thread: another number of threads gives
+    other bits.
 
     The module is imported first, since what is not loaded yet cannot be limited.
     """
@@ -32,8 +33,8 @@ def one_thread(module: str, user_api: str | None = None) -> threadpool_limits:
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (population), each (D,) float32, of ``x`` (N, D) of any real type; no label is read.
 
-    Summed in float64, block by block. The deviation of a feature that is constant to float32's resolution is given as
-    1, so that a collapsed encoder gives zeros rather than amplified rounding.
+    Sums are taken in float64, block by block. If a feature is constant to float32's resolution, its deviation is
+    returned as 1, so that a collapsed encoder gives zeros rather than amplified rounding errors.
     """
     total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     for block in torch.split(x, BLOCK):

@@ -1,4 +1,4 @@
-"""Transfer: what the encoder is worth on another data set, by a linear probe and by fine-tuning the whole network."""
+"""Transfer: measures the encoder on another data set, by a linear probe and by fine-tuning the whole network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class TransferConfig(Block):
 
 @functools.lru_cache(maxsize=1)  # every round measures on it; ``ready`` forgets it
 def dataset(config: TransferConfig, image_size: int) -> Dataset:
-    """The other data set. Raises UserError where none is named, it cannot be read, or has no labels to measure by."""
+    """The other data set. Raises UserError if none is named, if it cannot be read, or if it has no labels to measure
+    by.
+    """
     if config.data is None:
         raise UserError(f"{KEY}.data: found nothing; transfer needs another data set: name, and path where it has one")
     found = load(config.data.model_copy(update={"image_size": image_size}), key=f"{KEY}.data")
@@ -69,19 +71,21 @@ def _finetune(other: Material, config: FineTuneConfig) -> dict[str, float]:
 
 
 def tags(config: TransferConfig) -> tuple[str, ...]:
-    """What ``measure`` returns."""
+    """The tags that ``measure`` returns."""
     probes = tuple(probe.tag(name, "transfer_linear") for name in config.linear.recipes)
     return (*(probes if "linear" in config.by else ()), *(("transfer_finetune",) if "finetune" in config.by else ()))
 
 
 def ready(config: TransferConfig, image_size: int) -> None:
-    """Raises UserError where the other data set is not there. Reads it anew: it may have changed since another run."""
+    """Raises UserError if the other data set cannot be read. It is read again, since it may have changed since another
+    run.
+    """
     dataset.cache_clear()
     dataset(config, image_size)
 
 
 def others(config: TransferConfig, image_size: int) -> dict[str, Dataset]:
-    """The other data set by its key. Raises UserError as :func:`dataset`."""
+    """The other data set by its key. Raises UserError as :func:`dataset` does."""
     return {f"{KEY}.data": dataset(config, image_size)}
 
 

@@ -1,1 +1,1 @@
-"""What method files use: clients, the server, the operations between them, and their data and counters."""
+"""The parts that method files use: clients, the server, the operations between them, and their data and counters."""

@@ -4,8 +4,8 @@ Integer addition is associative, float addition is not. So every value is multip
 converted to int64 fixed point with 2^-40 resolution, and summed as integers, wherever the clients ran: neither the
 number of actors nor their order can change a bit of the mean.
 
-Resolution: 2^-40 = 9.1e-13 absolute. Range: |value| < 2^21, checked, because a float that does not fit becomes a wrong
-integer without a word.
+Resolution: 2^-40 = 9.1e-13 absolute. Range: |value| < 2^21. This is checked, because a float that does not fit would
+silently become a wrong integer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Value = np.ndarray | Weights
 class NonFinite(ValueError):
     """A reply holds NaN, infinity, or a value outside the fixed-point range.
 
-    ``largest`` is the largest magnitude among its finite values; NaN where there is none.
+    ``largest`` is the largest magnitude among its finite values; NaN if it has no finite value.
     """
 
     def __init__(self, text: str, values: np.ndarray) -> None:
@@ -47,11 +47,11 @@ class NonFinite(ValueError):
 
 
 class MixedArchitectures(ValueError):
-    """A mean was asked over clients whose replies have different layouts."""
+    """A mean was requested over clients whose replies have different layouts."""
 
 
 def _largest(values: np.ndarray) -> float:
-    """The largest magnitude; NaN where a value is."""
+    """The largest magnitude; NaN if a value is NaN."""
     return max(-float(values.min()), float(values.max())) if values.size else 0.0
 
 
@@ -86,7 +86,7 @@ def _add_fixed_on_device(total: Tensor, values: Tensor, scale: float) -> None:
 
 
 class Template(NamedTuple):
-    """What a sum is a sum of: an array of some shape, or weights of a layout; in what order the values stand."""
+    """The form of what is summed: an array's shape, or the layout of weights, and the order of the values."""
 
     shape: tuple[int, ...]
     layout: str | None = None
@@ -99,9 +99,9 @@ class Template(NamedTuple):
 
 
 class FixedPointSum:
-    """A running weighted sum of named fields, exact and order-free. Two of them add with :meth:`merge`.
+    """A running weighted sum of named fields, exact and independent of the order. Two sums are added by :meth:`merge`.
 
-    Sums of weights that still lie on a device are kept there, in their order, until they are read or sent.
+    Sums of weights that still lie on a device are kept there, in the device's order, until they are read or sent.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class FixedPointSum:
         self.templates: dict[str, Template] = {}
 
     def add(self, weight: float, fields: Mapping[str, Value]) -> None:
-        """Add one client's fields with its pre-normalised weight: all of them, or none where one is refused.
+        """Add one client's fields with its pre-normalised weight: all of them, or none if one is refused.
 
         Raises:
             NonFinite: some value is NaN, infinite, or at least 2^21 in magnitude.
@@ -140,7 +140,7 @@ class FixedPointSum:
         self.weight += round(weight * SCALE)
 
     def merge(self, other: FixedPointSum) -> None:
-        """Add another sum. Raises MixedArchitectures where the fields differ in name, layout or shape."""
+        """Add another sum. Raises MixedArchitectures if the fields differ in name, layout or shape."""
         if not self.totals:
             self.totals = dict(other.totals)  # taken over
             self.templates = dict(other.templates)
@@ -161,7 +161,9 @@ class FixedPointSum:
         self.weight += other.weight
 
     def settle(self) -> None:
-        """Bring every total to the host, weights in the order of their vector: what may leave the process."""
+        """Bring every total to the host, with weights in the order of their vector, so that the sum may leave the
+        process.
+        """
         for name in self.totals:
             self._make_plain(name)
 
@@ -201,7 +203,9 @@ class FixedPointSum:
 
 
 def check_summable(fields: Mapping[str, Value]) -> None:
-    """Raise NonFinite where a field cannot be summed: where it is made, so that it is this client's failure."""
+    """Raise NonFinite if a field cannot be summed. Called where the reply is made, so that the error is this
+    client's.
+    """
     for value in fields.values():
         _checked_field(value)
 
@@ -228,7 +232,7 @@ def _zeros(value: Value, template: Template) -> np.ndarray | Tensor:
 
 
 def _host(total: np.ndarray | Tensor) -> np.ndarray:
-    """The total as an array that may be written to."""
+    """The total as a writable array."""
     if isinstance(total, Tensor):
         return total.cpu().numpy()
     return total if total.flags.writeable else total.copy()

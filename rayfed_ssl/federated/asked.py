@@ -1,4 +1,6 @@
-"""What a server asked of its clients in a round, and mistakes of a method that would change a run silently."""
+"""Keeps what a server asked of its clients in a round, and detects mistakes of a method that would change a run
+silently.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +22,26 @@ class AskedOperations:
         self._sent.clear()
 
     def promise(self, operation: str) -> object:
-        """Note an operation that is sent once its replies are read; returns what :meth:`read` takes."""
+        """Note an operation that is sent only once its replies are read; returns the token that :meth:`read` takes."""
         question = object()
         self._unread[question] = operation
         return question
 
     def read(self, question: object) -> None:
-        """Note that somebody reads the replies."""
+        """Note that the replies are being read."""
         self._unread.pop(question, None)
 
     def send(self, operation: str) -> None:
-        """Note an operation that clients are sent."""
+        """Note an operation that is sent to clients."""
         self._sent.add(operation)
 
     def void(self) -> None:
-        """The round comes to nothing: no reply needs to be read, and nobody needs to train."""
+        """Note that the round comes to nothing: no reply needs to be read, and no client needs to train."""
         self._unread.clear()
         self._sent.clear()
 
     def check_read(self) -> None:
-        """Raise RuntimeError where replies were asked for and never read, so that nobody was sent anything."""
+        """Raise RuntimeError if replies were asked for and never read, because then nothing was sent to any client."""
         if self._unread:
             raise RuntimeError(
                 f"{self.method}: nobody read the replies of {', '.join(map(repr, self._unread.values()))}, "
@@ -47,8 +49,8 @@ class AskedOperations:
             )
 
     def check_trains(self, plugins: Iterable[str], *, comparing: bool) -> None:
-        """Raise RuntimeError where clients did something in this round, but not ``train``, in which alone the run's
-        plug-ins and the comparisons of encoders (``comparing``) take part.
+        """Raise RuntimeError if clients did something in this round but not ``train``: the run's plug-ins and the
+        comparisons of encoders (``comparing``) take part in ``train`` only.
         """
         idle = [*plugins, *(["evaluation.comparisons"] if comparing else [])]
         if idle and self._sent and TRAINS not in self._sent:

@@ -1,4 +1,5 @@
-"""When each client can be reached, and who is lost in mid-round: pure functions of (settings, seed, round, client).
+"""Says when each client can be reached, and which are lost in mid-round: pure functions of (settings, seed, round,
+client).
 
 Shape legend: N clients, by number, those without images included; I intervals of a trace.
 """
@@ -20,19 +21,19 @@ class Availability(Protocol):
     """Who can be reached when."""
 
     def reachable(self, round: int, now: float) -> np.ndarray:
-        """(N,) bool: who can be asked in this round at this time."""
+        """(N,) bool: whether each client can be asked in this round at this time."""
         ...
 
     def until(self, client: int, now: float) -> float:
-        """The time at which a client goes away; -inf where it is not reachable now."""
+        """The time at which a client goes away; -inf if it is not reachable now."""
         ...
 
     def next_start(self, now: float, clients: np.ndarray) -> float | None:
-        """The next time at which one of these clients comes; None where time brings none of them."""
+        """The next time at which one of these clients becomes reachable; None if waiting brings none of them."""
         ...
 
     def ends(self) -> float:
-        """The time at which what is known of availability ends."""
+        """The time up to which availability is known."""
         ...
 
     def longest(self) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Where the clients of a cohort run: what a subclass of the cohort decides, and what it is asked to do."""
+"""Defines what a subclass of the cohort implements: where clients run, and how their operations are carried out
+there.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,19 @@ class Backend(abc.ABC):
     @property
     @abc.abstractmethod
     def device(self) -> str:
-        """What clients train on: ``cpu``, or the names of the GPUs."""
+        """The hardware that clients train on: ``cpu``, or the names of the GPUs."""
 
     @abc.abstractmethod
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
         """Chunks of replies, in client order; new states are kept pending until :meth:`commit`."""
 
     def _run_server(self, task: Task, starts: Sequence[Start], own: Each) -> Iterator[Chunk]:
-        """Chunks of independent pieces of server work, one each, in their order. Here one is run after the other.
+        """Chunks of independent pieces of server work, one each, in the order of the pieces. Here they run one after
+        the other.
 
         Args:
-            starts: where the work of each piece stands.
-            own: index of a piece -> the fields for it alone, called when it is sent.
+            starts: where in the run the work of each piece stands.
+            own: index of a piece -> the fields for this piece alone; called when it is sent.
         """
         for k, start in enumerate(starts):
             fields = own(k)
@@ -52,11 +55,13 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
-        """Start evaluating these encoders as they are now, beside what follows."""
+        """Start evaluating these encoders as they are now, in parallel with what follows."""
 
     @abc.abstractmethod
     def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
-        """(round, client, protocol -> value) of the evaluations finished since the last call; ``wait``: of all."""
+        """(round, client, protocol -> value) of the evaluations finished since the last call. With ``wait`` it waits
+        for all.
+        """
 
     def close(self) -> None:  # noqa: B027 - most cohorts hold nothing
-        """Give back what the cohort holds."""
+        """Release what the cohort holds."""

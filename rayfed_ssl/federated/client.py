@@ -1,7 +1,7 @@
-"""The client side that methods share: load weights, train local epochs, project images. A method's Client subclasses
-this and adds one function per thing a client is asked to do.
+"""The client side that methods share: load weights, train local epochs, project images. A method's Client is a subclass
+and adds one function for each operation that a client is asked to do.
 
-An instance lives for one operation. What must survive it is put into ``state``; what would cross the wire is returned.
+An instance lives for one operation. Put into ``state`` what must last longer; return what would cross the wire.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Loss = Callable[[tuple[Tensor, ...], Tensor], Step]  # views, V tensors (B, C, H
 
 
 class Attached(Protocol):
-    """What a client knows of the client's half of a plug-in; see ``federated.plugin``."""
+    """The part of a plug-in's client half that a client uses; see ``federated.plugin``."""
 
     needs_features: ClassVar[bool]
 
@@ -65,8 +65,8 @@ class EncoderClient(Generic[Config]):
         """A client for one operation.
 
         Args:
-            visit: which call of this operation in this round: how often this client was asked before.
-            halves: plug-in -> what makes the client's half of it, where the operation is the one they take part in.
+            visit: how often this client was asked for this operation before in this round.
+            halves: plug-in -> function that makes its client half; empty for operations in which plug-ins take no part.
         """
         self.context = context
         self.config = context.config
@@ -80,11 +80,6 @@ class EncoderClient(Generic[Config]):
         self._fitted: set[str] = set()  # the purposes of this operation's fits
         self.visit = visit
         self.plugins: Mapping[str, Attached] = {name: half(self) for name, half in halves.items()}
-
-    @property
-    def bench(self) -> ProcessContext:
-        """``context`` by its earlier name, for method files of earlier runs."""
-        return self.context
 
     @property
     def method(self) -> Config:
@@ -109,7 +104,7 @@ class EncoderClient(Generic[Config]):
 
     @property
     def classes(self) -> int | None:
-        """Outputs of this client's classifier; None: all classes of the data."""
+        """The number of outputs of this client's classifier; None: all classes of the data."""
         return None
 
     @property
@@ -118,13 +113,13 @@ class EncoderClient(Generic[Config]):
 
     @property
     def target(self) -> Network | None:
-        """The momentum target network (encoder and ``Objective.target_heads``), where the objective has one."""
+        """The momentum target network (encoder and ``Objective.target_heads``), if the objective has one."""
         return None if self.config.objective.momentum_target is None else self.context.network(self.encoder, "target")
 
     @property
     def memory(self) -> Memory | None:
-        """What the objective remembers from batch to batch, where it does: this client's own from its last round, where
-        the objective keeps it, or a fresh one.
+        """What the objective remembers from batch to batch, if it does: this client's memory from its last round, if
+        the objective keeps that, else a fresh one.
         """
         if self._memory is None and self.objective.memory:
             own = self.state.get("memory") if self.objective.keeps_memory else None
@@ -150,7 +145,7 @@ class EncoderClient(Generic[Config]):
         return self.context.images(self.context.federation.public_images.pixels)
 
     def published_pixels(self, name: str = PUBLIC_IMAGES) -> Tensor:
-        """(m, C, H, W) uint8 images on the device, as the server published them by this name."""
+        """(m, C, H, W) uint8 images on the device that the server published under this name."""
         return self.context.images(self.context.published[name])
 
     def labels(self) -> Tensor:
@@ -158,7 +153,7 @@ class EncoderClient(Generic[Config]):
         return torch.from_numpy(self.context.federation.dataset.train.labels[self.indices]).to(self.context.device)
 
     def generator(self, purpose: str) -> torch.Generator:
-        """A generator of the device for this client, round, operation and purpose."""
+        """A random generator on the device, seeded for this client, round, operation and purpose."""
         return generator(*self._address(purpose), device=self.context.device)
 
     def _address(self, purpose: str) -> tuple[Address, ...]:
@@ -167,16 +162,16 @@ class EncoderClient(Generic[Config]):
     # -- values --------------------------------------------------------------------------------------------------------
 
     def load(self, weights: Weights, target: Weights | None = None) -> None:
-        """Take the global model, and the momentum target as the objective's ``target`` option says: this client's own,
-        the downloaded ``target``, or, where there is none, a copy of the network.
+        """Load the global model, and the momentum target as the objective's ``target`` option says: this client's own,
+        the downloaded ``target``, or, without either, a copy of the network.
         """
         unpack(weights, self.network)
         if self.target is not None:
-            own = self.state.get("target") if self.config.keeps_target else target
-            unpack(pack(*self._followed(self.network)) if own is None else own, *self._followed(self.target))
+            values = self.state.get("target") if self.config.keeps_target else target
+            unpack(pack(*self._followed(self.network)) if values is None else values, *self._followed(self.target))
 
     def load_own(self) -> None:
-        """Take this client's own model and target: those of its last round, or the initial values."""
+        """Load this client's own model and target: those of its last round, or the initial values."""
         own = self.state.get("model")
         self.load(self.context.initial(self.encoder, self.classes, self.id) if own is None else own)
 
@@ -190,49 +185,49 @@ class EncoderClient(Generic[Config]):
 
     @property
     def averaged(self) -> dict[str, Weights]:
-        """What a client of an averaging method returns: its weights, and its momentum target where that is averaged."""
-        found = {"weights": self.weights}
+        """The reply of a client of an averaging method: its weights, and its momentum target if that is averaged."""
+        reply = {"weights": self.weights}
         if self.config.averages_target:
             assert self.target is not None
-            found["target"] = pack(*self._followed(self.target))
-        return found
+            reply["target"] = pack(*self._followed(self.target))
+        return reply
 
     def _followed(self, network: Network) -> list[nn.Module]:
-        """The parts of a network that the objective's momentum target has, too."""
+        """The parts of a network that the objective's momentum target also has."""
         return target_modules(network, self.objective.target_heads)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
     @property
     def learning_rate(self) -> float:
-        """Of this round: ``local_optimizer.round_learning_rate``'s answer."""
+        """This round's learning rate, by ``local_optimizer.round_learning_rate``."""
         return round_learning_rate(self.config.train.optimizer, self.round, self.config.train.rounds)
 
     @property
     def weight_decay(self) -> float:
-        """lambda: the optimiser adds lambda theta to the gradient (adamw: takes lr lambda theta off theta; lars: not of
-        biases and normalisation's parameters).
+        """lambda: the optimiser adds lambda theta to the gradient (adamw: subtracts lr lambda theta from theta; lars:
+        not for biases and normalisation's parameters).
         """
         return self.config.train.optimizer.weight_decay
 
     def optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """A fresh optimiser. ``fit`` alone can give it the momentum of earlier rounds (``train.optimizer.keep``)."""
+        """A fresh optimiser. Only ``fit`` can give it the momentum of earlier rounds (``train.optimizer.keep``)."""
         return new_optimizer(self.config.train.optimizer, parameters, self.learning_rate, self.weight_decay)
 
     def batches(
         self, count: int, epochs: int | None = None, size: int | None = None, purpose: str = "order"
     ) -> Iterator[Tensor]:
-        """Batches of row numbers out of ``count`` rows, reshuffled each epoch; how many, and how large, is
-        ``workload.local_batches``'s answer. Each ``purpose`` has an order of its own: an operation that goes
-        through two sets names two.
+        """Batches of row numbers out of ``count`` rows, reshuffled each epoch; ``workload.local_batches`` says how many
+        there are and how large. Each ``purpose`` has its own order: name two in an operation that goes through two
+        sets.
         """
-        made = local_batches(self.config, count, epochs, size)
+        plan = local_batches(self.config, count, epochs, size)
         order = numpy_generator(*self._address(purpose))
-        for step in range(made.steps):
-            if step % made.per_epoch == 0:
+        for step in range(plan.steps):
+            if step % plan.per_epoch == 0:
                 shuffled = torch.from_numpy(order.permutation(count)).to(self.context.device)
-            start = step % made.per_epoch * made.size
-            yield shuffled[start : start + made.size]
+            start = step % plan.per_epoch * plan.size
+            yield shuffled[start : start + plan.size]
 
     def fit(
         self,
@@ -245,38 +240,38 @@ class EncoderClient(Generic[Config]):
     ) -> None:
         """Train the network, as it is now, on augmented views of images: local epochs of ``loss`` plus the plug-ins'
         terms. ``self.metrics`` then has ``loss`` (the mean over batches), ``images`` (read) and ``lr``; the momentum
-        target and the objective's memory are kept in ``self.state`` where they last. The device is waited for at the
-        end only, unless ``loss``, ``stop`` or a plug-in waits.
+        target and the objective's memory are kept in ``self.state`` if they last. The device is waited for only at the
+        end, unless ``loss``, ``stop`` or a plug-in waits for it.
 
         Args:
             loss: (views, rows) -> Step(loss, projections, features); by default the objective's.
             pixels: (n, C, H, W) uint8; by default this client's shard.
-            epochs: passes over ``pixels``; by default ``train.local_steps`` steps where they are given, else
+            epochs: passes over ``pixels``; by default ``train.local_steps`` steps if they are given, else
                 ``train.local_epochs`` epochs.
-            stop: called after every epoch and at the end; training ends where it returns True.
-            purpose: part of the address of the order and the views: an operation that fits twice names the second.
+            stop: called after every epoch and at the end; training ends as soon as it returns True.
+            purpose: part of the seed of the order and the views: an operation that fits twice must name the second fit.
         Raises:
-            ValueError: this operation has fitted with this purpose before, and would draw the same once more; or a
-                plug-in needs features that ``loss`` does not give.
+            ValueError: this operation has fitted with this purpose before, and would draw the same order and views
+                again; or a plug-in needs features that ``loss`` does not give.
         """
         if purpose in self._fitted:
             raise ValueError(f"{self.operation}: a second fit draws what the first one drew; give it a purpose")
         self._fitted.add(purpose)
         pixels = self.pixels() if pixels is None else pixels
-        made = local_batches(self.config, len(pixels), epochs)
+        plan = local_batches(self.config, len(pixels), epochs)
         self.network.train()
         if self.target is not None:
             self.target.train()
-        step, draws = self._train_step(loss, made.steps), self.generator(f"views {purpose}".rstrip())
+        step, draws = self._train_step(loss, plan.steps), self.generator(f"views {purpose}".rstrip())
         steps, seen, stopped = 0, 0, False
         for rows in self.batches(len(pixels), epochs, purpose=f"order {purpose}".rstrip()):
             step(self.views(pixels[rows], draws, self.objective.views), rows)
             steps, seen = steps + 1, seen + len(rows)
-            if stop is not None and steps % made.per_epoch == 0:
+            if stop is not None and steps % plan.per_epoch == 0:
                 if stopped := stop():
                     break
                 self.network.train()
-        if stop is not None and not stopped and steps % made.per_epoch:
+        if stop is not None and not stopped and steps % plan.per_epoch:
             stop()  # the part of an epoch that `local_steps` ended with
         self._keep_objectives_state()
         if self.config.train.optimizer.keep:
@@ -284,14 +279,14 @@ class EncoderClient(Generic[Config]):
         self.metrics |= {"loss": float(step.total) / max(steps, 1), "images": float(seen), "lr": self.learning_rate}
 
     def _train_step(self, loss: Loss | None, count: int) -> TrainStep:
-        """The step to take ``count`` times. The objective's alone may be recorded, unless it draws: a method's own
-        loss, or a plug-in, may do what a graph cannot repeat.
+        """The step to take ``count`` times. Only the objective's step may be recorded as a graph, unless it draws
+        random numbers: a method's own loss, or a plug-in, may do what a graph cannot repeat.
         """
-        network, target, chosen = self.network, self.target, loss or self.objective_loss()
+        network, target, batch_loss = self.network, self.target, loss or self.objective_loss()
         parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
         optimizer = with_moments(self.optimizer(parameters), network, self.state.get("optimizer", {}))
         step = TrainStep(
-            lambda views, rows: self._with_plugins(chosen, views, rows), optimizer,
+            lambda views, rows: self._with_plugins(batch_loss, views, rows), optimizer,
             self.config.train.optimizer.clip_norm, lambda: self.objective.after_step(network, target),
             torch.zeros((), device=self.context.device),
         )  # fmt: skip
@@ -301,7 +296,7 @@ class EncoderClient(Generic[Config]):
         return self.context.step_maker.made(step, self.config.objective.name, count, memory)
 
     def _keep_objectives_state(self) -> None:
-        """Keep the momentum target and the objective's memory for the next round, where they last."""
+        """Keep the momentum target and the objective's memory for the next round, if they last."""
         if self.target is not None and self.config.keeps_target:
             self.state["target"] = pack(*self._followed(self.target))
         if self._memory is not None and self.objective.keeps_memory:
@@ -336,19 +331,17 @@ class EncoderClient(Generic[Config]):
     def views(self, pixels: Tensor, draws: torch.Generator, count: int) -> tuple[Tensor, ...]:
         """V augmented views (B, C, H, W), made in one batched call."""
         self.context.images_read += len(pixels)
-        made = augment(pixels, self.context.recipe, draws, views=count).contiguous(
-            memory_format=self.context.memory_format
-        )
-        return made.chunk(count)
+        augmented = augment(pixels, self.context.recipe, draws, views=count)
+        return augmented.contiguous(memory_format=self.context.memory_format).chunk(count)
 
     def count_images(self, images: int) -> None:
-        """Count source images that the operation reads in another way than by ``views`` and ``context.clean``, which
-        count by themselves. The virtual clock goes by this count.
+        """Count source images that the operation reads by other means than ``views`` and ``context.clean``, which count
+        themselves. The virtual clock uses this count.
         """
         self.context.images_read += images
 
     def autocast(self) -> torch.autocast:
-        """A context for forward passes: bfloat16 on a GPU where ``train.precision`` says so, else no change."""
+        """A context for forward passes: bfloat16 on a GPU if ``train.precision`` says so, else no change."""
         wanted = self.config.train.precision == "bfloat16" and self.context.device.type == "cuda"
         return torch.autocast(self.context.device.type, torch.bfloat16, enabled=wanted)
 
@@ -366,8 +359,8 @@ class EncoderClient(Generic[Config]):
     @torch.no_grad()
     def projections(self, pixels: Tensor, *, views: int | None = None, training: bool = False) -> Iterator[Tensor]:
         """Projections, batch by batch: (B, D) of clean images, or (V, B, D) of V augmented views; in eval mode, unless
-        ``training``. Batches differ by one row at most, and have at most ``evaluation.batch_size``; views that are
-        made at once take at most ``VIEW_BYTES``, but for those of two images.
+        ``training``. Batch sizes differ by at most one row and are at most ``evaluation.batch_size``; a batch of views
+        takes at most ``VIEW_BYTES``, unless it is of two images only.
         """
         self.network.train(training)
         draws, most = None if views is None else self.generator("views"), self.config.evaluation.batch_size
@@ -381,7 +374,7 @@ class EncoderClient(Generic[Config]):
 
 
 def visit_address(visit: int) -> tuple[int, ...]:
-    """What a visit (``messages.Start``) adds to the address of randomness: nothing where it is the first, 0."""
+    """What a visit (``messages.Start``) adds to the seed of random numbers: nothing for the first visit, 0."""
     return (visit,) if visit else ()
 
 
@@ -392,6 +385,8 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | N
 
 
 def target_modules(network: Network, heads: Set[str] = Objective.target_heads) -> list[nn.Module]:
-    """What a momentum target follows: encoder and those ``heads`` that there are; calibration comes with projector."""
+    """The modules that a momentum target follows: the encoder and the existing ``heads``; calibration comes with
+    projector.
+    """
     named = in_order({*heads, "calibration"} if "projector" in heads else heads)
     return [network.encoder, *(part for part in (getattr(network, name) for name in named) if part is not None)]

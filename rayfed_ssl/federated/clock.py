@@ -1,15 +1,15 @@
-"""The virtual clock: how long rounds would have taken on the clients' devices, and who would have been lost on the way.
+"""The virtual clock: how long rounds would have taken on the clients' devices, and which clients would have been lost.
 
 An exchange begins when the server asks, and takes each client ``latency + bytes down / bandwidth + images * seconds per
 image + bytes up / bandwidth``: the images it reads, the bytes the ledger books. It closes with the last reply that is
-wanted, at the deadline, or when everybody who can reply has. A round is the sum of its exchanges, each with a barrier,
-and of the server's own work (``Cohort.serve``): the images it reads, times seconds per image of its own. The server is
-one machine, so the time of work in pieces (``Cohort.serve_all``) adds up. Server work makes no reply late, so its time
-is added afterwards.
+wanted, at the deadline, or when all clients that can reply have replied. A round takes the sum of its exchanges, each
+with a barrier, and of the server's own work (``Cohort.serve``): the images it reads times the server's seconds per
+image. The server is one machine, so the time of work in pieces (``Cohort.serve_all``) adds up. Server work makes no
+reply late, so its time is added afterwards.
 
-Who replies is decided before anybody trains: a client that would be too late, or lost in mid-round, gets its message
-booked and does no work here. So images and bytes have to be known beforehand (``workload``); what was predicted is
-compared with what then happened. Where nobody can be late, nothing is predicted, and any method will do.
+Which clients reply is decided before any client trains: for a client that would be too late, or lost in mid-round, the
+message is booked, and no work is done here. So images and bytes have to be known beforehand (``workload``), and the
+prediction is compared with what then happened. If no client can be late, nothing is predicted, and any method will do.
 
 Events are in the order of (time, client number). The clock is float64 seconds.
 """
@@ -39,7 +39,7 @@ ROUNDING = 1e-9  # 10 * 1.1 is 11.000000000000002: not twelve clients
 
 
 class ExchangeEnd(NamedTuple):
-    """How an exchange ended: seconds after it began, and who had replied by then, in client order."""
+    """How an exchange ended: seconds since it began, and the clients that had replied by then, in client order."""
 
     seconds: float
     replied: tuple[int, ...]
@@ -51,10 +51,10 @@ def exchange_end(
     """The end of an exchange.
 
     Args:
-        times: client -> seconds until its reply would be there, of everybody asked.
-        valid: who is not lost before.
-        wanted: replies after which nobody is waited for.
-        deadline: in seconds; a reply at that very time counts.
+        times: client -> seconds until its reply would arrive, for every client asked.
+        valid: the clients that are not lost before that.
+        wanted: the number of replies after which no client is waited for.
+        deadline: in seconds; a reply at exactly that time counts.
     """
     limit = math.inf if deadline is None else deadline
     in_order = sorted((times[client], client) for client in valid)
@@ -80,7 +80,7 @@ class Exchange:
 
 
 class Clock:
-    """Virtual seconds since the start, and how many of the current round's clients were asked, late or lost.
+    """Virtual seconds since the start, and how many clients were asked, late or lost in the current round.
 
     Args:
         clients: those that take part in the run.
@@ -116,8 +116,7 @@ class Clock:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take a checkpoint's state."""
-        self.now, self.sent = float(state["now"]), Counter(state["sent"])
-        self.server_s = float(state.get("server_s", 0.0))  # older checkpoints have none: server work was free
+        self.now, self.server_s, self.sent = float(state["now"]), float(state["server_s"]), Counter(state["sent"])
 
     def hear(self, client: int, direction: Direction, count: int) -> None:
         """Note that the ledger booked ``count`` bytes to or from a client."""
@@ -139,8 +138,8 @@ class Clock:
         uniformly without replacement.
 
         Raises:
-            RoundVoid: nobody can be reached. The server waits: until a client comes, where that is known, else for
-                the deadline, where there is one.
+            RoundVoid: no client can be reached. The server waits until one can be, if that time is known, else for the
+                deadline, if there is one.
         """
         self.begin_round(t)
         reachable = self.availability.reachable(t, self.now)
@@ -156,7 +155,7 @@ class Clock:
         return asked
 
     def wait(self) -> None:
-        """Let time pass while none of the clients that take part can be reached."""
+        """Let time pass while none of the participating clients can be reached."""
         upcoming = self.availability.next_start(self.now, self.clients)
         if upcoming is not None:
             self.now = upcoming
@@ -171,9 +170,9 @@ class Clock:
         """Decide which of the clients asked reply.
 
         Args:
-            everybody: whether the whole round is asked, so that nobody is waited for beyond the replies wanted.
-            send: books a client's message; called here for those who do not reply, and for all where replies are
-                predicted.
+            everybody: whether all of the round's clients are asked; then no more replies are awaited than are wanted.
+            send: books a client's message; called here for clients that do not reply, and for all clients if replies
+                are predicted.
         """
         self.received.clear()
         lost = tuple(client for client in asked if client in self.dropping)
@@ -199,7 +198,7 @@ class Clock:
         return Exchange(operation, end.replied, gone, {c: expected[c] for c in end.replied}, end.seconds)
 
     def replied(self, exchange: Exchange, result: OperationResult, booked: Mapping[str, int]) -> None:
-        """Note what a client did. Raises RuntimeError where it is not what was predicted."""
+        """Note what a client did. Raises RuntimeError if that is not what was predicted."""
         if result.client == SERVER:
             return
         exchange.images[result.client] = result.images
@@ -220,13 +219,13 @@ class Clock:
             self.sent.pop(client, None)
 
     def served(self, images: int) -> None:
-        """Let the time of the server's own work pass, which has read so many images."""
+        """Let the time pass that the server's own work takes for this number of images."""
         seconds = images * self.system.server_seconds_per_image
         self.now += seconds
         self.server_s += seconds
 
     def expected(self, operation: str, client: int) -> Workload:
-        """What the operation will cost. Raises UserError where the method does not know."""
+        """The predicted cost of the operation. Raises UserError if the method does not know it."""
         found = self.workload_of(operation, client)
         if found is None:
             raise UserError(self.unpredictable(operation))
@@ -249,14 +248,14 @@ class Clock:
         )
 
     def seconds(self, client: int, work: Workload) -> float:
-        """Seconds from now to the client's reply, with what is on its way down to it."""
+        """Seconds from now to the client's reply, including the download of its message."""
         return self.devices.seconds(client, self.sent[client], work.images, work.up_bytes)
 
 
 def check_prediction(
     method: str, operation: str, predicted: Workload, result: OperationResult, booked: Mapping[str, int]
 ) -> None:
-    """Raise RuntimeError where an operation cost something else than the workload its time was computed from."""
+    """Raise RuntimeError if an operation's cost differs from the workload that its time was computed from."""
     did = Workload(result.images, dict(booked))
     if did != Workload(predicted.images, dict(predicted.up)):
         raise RuntimeError(

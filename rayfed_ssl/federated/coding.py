@@ -1,12 +1,12 @@
-"""Weights as they come out on the other side, where ``transport`` has them cross in fewer bytes than float32.
+"""Codes weights as the receiver gets them if ``transport`` sends them in fewer bytes than float32.
 
-A client's reply is coded as the difference to what it was sent under the same name, where that has the same layout
-(FedPAQ, Reisizadeh et al. 2020); the server knows both. What the server sends is coded by itself, since a client that
-sat out a round does not have what others have. Buffers, BatchNorm's running statistics, cross as they are: they are
-few, and a variance may be beyond float16.
+A client's reply is coded as the difference to the weights that it was sent under the same name, if these have the same
+layout (FedPAQ, Reisizadeh et al. 2020); the server knows both. What the server sends is coded without a reference,
+because a client that missed a round does not have what others have. Buffers, BatchNorm's running statistics, cross as
+they are: they are few, and a variance may be beyond float16.
 
-What a download becomes is a function of the run's seed and of its values, which are the address of its random numbers.
-So all clients get the same, whoever is sent it first, and FedBuff's clients what they were sent rounds ago.
+The result of a download is a function of the run's seed and of its values, which also seed its random numbers. So all
+clients get the same values, whichever is sent them first, and FedBuff's clients keep what they were sent rounds ago.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Change = Callable[[Weights, str, object], Weights]  # weights, their path in the
 
 
 class OutOfRange(ValueError):
-    """A type of numbers cannot hold ``values``, which were to be coded."""
+    """A number type cannot hold the ``values`` that were to be coded."""
 
     def __init__(self, values: np.ndarray, kind: type[np.floating[Any]]) -> None:
         super().__init__(f"values beyond {np.dtype(kind).name}'s {float(np.finfo(kind).max):.6g}")
@@ -40,10 +40,10 @@ class OutOfRange(ValueError):
 
 
 def decoded(vector: np.ndarray, code: Code, draws: Callable[[], np.random.Generator]) -> np.ndarray:
-    """What (n,) float32 are once they have crossed, (n,) float32.
+    """The (n,) float32 values that arrive when (n,) float32 values are sent.
 
     Args:
-        draws: makes the generator of the code's random numbers, where it has any.
+        draws: makes the generator of the code's random numbers, if it uses any.
     Raises:
         OutOfRange: a value is infinite, or float16 would make it so.
     """
@@ -61,10 +61,10 @@ def decoded(vector: np.ndarray, code: Code, draws: Callable[[], np.random.Genera
 
 
 def received(weights: Weights, code: Code, draws: Callable[[], np.random.Generator], beside: object = None) -> Weights:
-    """The weights as they come out on the other side.
+    """The weights as the receiver gets them.
 
     Args:
-        beside: what both sides have. Where that is weights of the same layout, the difference to them is coded.
+        beside: what both sides have. If these are weights of the same layout, the difference to them is coded.
     Raises:
         OutOfRange: as :func:`decoded`.
     """
@@ -80,11 +80,11 @@ def received(weights: Weights, code: Code, draws: Callable[[], np.random.Generat
 
 
 def replaced(value: Any, change: Change, path: str, beside: object = None) -> Any:
-    """``value`` with other weights in place of all within it, however deep; ``value`` itself where there are none.
+    """``value`` with all weights in it replaced, at any depth; ``value`` itself if it has none.
 
     Args:
-        change: gives the weights in place of those at a path.
-        beside: the value at this path of another message.
+        change: returns the weights to put in place of those at a path.
+        beside: the value at the same path of another message.
     """
     match value:
         case Weights():
@@ -114,11 +114,11 @@ def reply_received(
     draws: Callable[[str], np.random.Generator],
     said: str,
 ) -> dict[str, Any]:
-    """A client's reply as the server has it: every ``Weights`` in it coded, whatever it is called.
+    """A client's reply as the server receives it: every ``Weights`` in it is coded, under whatever name.
 
     Args:
-        message: what the client was sent, its own fields included.
-        draws: makes the operation's generator for a purpose.
+        message: what the client was sent, including its own fields.
+        draws: makes the operation's random generator for a purpose.
         said: begins the text of an error.
     Raises:
         NonFinite: float16 cannot hold what the client replied.
@@ -136,7 +136,7 @@ def reply_received(
 
 
 class Downloads:
-    """What clients have of what a server sends. The last few are remembered, as are both forms of them.
+    """What clients receive of what a server sends. The last few downloads are remembered, as sent and as received.
 
     Args:
         seed: the run's.
@@ -147,15 +147,15 @@ class Downloads:
         self._recent: OrderedDict[int, tuple[Weights, Weights]] = OrderedDict()  # id -> what was sent, what arrives
 
     def received(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A message as its clients have it: every ``Weights`` in it coded. Raises UserError where float16 cannot hold
-        the server's values.
+        """A message as its clients receive it: every ``Weights`` in it is coded. Raises UserError if float16 cannot
+        hold the server's values.
         """
         if self.code == FULL:
             return fields
         return {name: replaced(value, self._change, name) for name, value in fields.items()}
 
     def forget(self) -> None:
-        """Let go what was remembered."""
+        """Forget the remembered downloads."""
         self._recent.clear()
 
     def _change(self, weights: Weights, path: str, beside: object) -> Weights:

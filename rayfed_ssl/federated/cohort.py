@@ -1,8 +1,8 @@
 """The cohort: the only way in which a server reaches clients. The loop and the methods know only this.
 
-Everything that crosses is booked here, as a real deployment would have sent it. Where the clients run is a subclass's
-business: ``simulation.local`` runs them in this process, ``actors.cohort`` in Ray actors. Both run the same pure
-function, so they give the same bits.
+Everything that crosses between server and clients is booked here, as a real deployment would have sent it. A subclass
+decides where the clients run: ``simulation.local`` runs them in this process, ``actors.cohort`` in Ray actors. Both run
+the same pure function, so they give the same bits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ADDED = ("images", "seconds")  # measurements of operations that are summed over
 
 
 class Cohort(Backend):
-    """The clients of the current round and the verbs a server has for them."""
+    """The clients of the current round, and the operations (verbs) that a server can have them do."""
 
     def __init__(self, config: RunSettings, federation: Federation, ledger: Ledger) -> None:
         self.config = config
@@ -82,7 +82,7 @@ class Cohort(Backend):
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
-        """Forget what the last round measured and whom it dropped; from now on the ledger books to this one."""
+        """Forget the last round's measurements and dropped clients; from now on the ledger books to this round."""
         self.round, self.clients = round, tuple(clients)
         self.metrics, self.compared_features, self.dropped, self.every_client_failed = {}, {}, [], False
         self.ledger.begin_round(round)
@@ -90,8 +90,8 @@ class Cohort(Backend):
         self._asked_for.begin_round()
 
     def end_round(self) -> None:
-        """Commit: only now do the round's new states replace the old ones. Raises RuntimeError as :meth:`check_read`,
-        and where plug-ins or comparisons of encoders had no part in the round, since clients never had to ``train``.
+        """Commit the round: only now do its new client states replace the old ones. Raises RuntimeError as
+        :meth:`check_read` does, and if clients never had to ``train``, which plug-ins and comparisons of encoders need.
         """
         self.check_read()
         self._asked_for.check_trains(self.plugins, comparing=bool(self.config.evaluation.comparisons))
@@ -103,7 +103,7 @@ class Cohort(Backend):
         self.commit()
 
     def check_read(self) -> None:
-        """Raise RuntimeError where replies were asked for and never read, so that nobody was sent anything."""
+        """Raise RuntimeError if replies were asked for and never read, because then nothing was sent to any client."""
         self._asked_for.check_read()
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
@@ -111,16 +111,16 @@ class Cohort(Backend):
     def ask(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> Iterator[Reply]:
-        """Have clients run ``operation``; yields their replies in client order. Clients are asked as the replies are
-        read, some ahead: what is not read asks nobody. Where no reply is wanted, use :meth:`tell`.
+        """Have clients run ``operation``; yields their replies in client order. Clients are asked while the replies are
+        read, a few of them ahead. If nobody reads the replies, no client is asked: use :meth:`tell` if you need none.
 
         Args:
-            operation: the name of the method of the Client that runs.
-            each: client -> fields for that client alone, beside the common ``message``.
-            clients: whom to ask; by default the round's clients.
+            operation: the name of the method of the Client class that is run.
+            each: client -> fields for that client alone, in addition to the common ``message``.
+            clients: the clients to ask; by default the round's.
             message: fields that every client is sent: the operation's keyword arguments.
         Raises:
-            RoundVoid: ``train`` failed on every client, or the clock says that too few reply.
+            RoundVoid: ``train`` failed on every client, or too few reply by the virtual clock.
             ClientError: a client failed under ``on_client_error: fail``, or all failed in too many rounds.
         """
         return self._asked(self._asked_for.promise(operation), operation, each, clients, message)
@@ -141,8 +141,8 @@ class Cohort(Backend):
     def tell(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> None:
-        """Have every client do something whose reply the server has no use for; plug-ins keep what is theirs. Arguments
-        as :meth:`ask`'s.
+        """Have every client do something whose reply the server does not need; plug-ins still get their fields of it.
+        The arguments are those of :meth:`ask`.
         """
         for _ in self.ask(operation, each=each, clients=clients, **message):
             pass
@@ -150,11 +150,11 @@ class Cohort(Backend):
     def gather(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> list[Reply]:
-        """Every client's whole reply, in client order, all at once; none of no clients. Arguments as :meth:`ask`'s.
+        """All clients' whole replies, in client order; an empty list for no clients. Arguments as in :meth:`ask`.
 
         Raises:
             RoundVoid: nobody replied.
-            ClientError: as :meth:`ask`'s.
+            ClientError: as in :meth:`ask`.
         """
         whom, failed = tuple(self.clients if clients is None else clients), len(self.dropped)
         replies = list(self.ask(operation, each=each, clients=whom, **message))
@@ -165,7 +165,7 @@ class Cohort(Backend):
         return replies
 
     def require(self, replies: Sized) -> None:
-        """Raise where there are no replies: RoundVoid, or, after too many such rounds, the last ClientError."""
+        """Raise an error if there are no replies: RoundVoid, or, after too many such rounds, the last ClientError."""
         if not replies:
             raise self._all_failed()
 
@@ -179,17 +179,17 @@ class Cohort(Backend):
         clients: Sequence[int] | None = None,
         **message: Any,
     ) -> Mean:
-        """Have clients run ``operation`` and return the weighted mean of reply ``fields``; other fields come back reply
-        by reply. Sums are made where the clients run, and are exact: no order changes them.
+        """Have clients run ``operation`` and return the weighted mean of their replies' ``fields``; other fields come
+        back reply by reply. Sums are made where the clients run, and are exact in any order.
 
         Args:
-            by: client -> weight, normalised here over those who will reply; by default n_j.
-            fields: of the reply; each an array or ``Weights``, alike in all clients.
-            operation, each, clients, message: as :meth:`ask`'s.
+            by: client -> weight, normalised here over the clients that will reply; by default n_j.
+            fields: names of reply fields; each must be an array or ``Weights``, of the same form in all clients.
+            operation, each, clients, message: as in :meth:`ask`.
         Raises:
             MixedArchitectures: the fields differ in layout between clients.
-            RoundVoid: nobody replies whose weight is above 0, or the clock says that too few do.
-            ClientError: as :meth:`ask`'s.
+            RoundVoid: nobody replies whose weight is above 0, or too few do by the virtual clock.
+            ClientError: as in :meth:`ask`.
         """
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
@@ -209,18 +209,18 @@ class Cohort(Backend):
         return Mean(total.mean(), replies)
 
     def publish(self, name: str, value: Any) -> None:
-        """Send something to everybody, once for the whole run."""
+        """Send something to every client, once for the whole run."""
         self.ledger.publish(self.federation.clients, name, value)
         self.published[name] = value
         self._publish(name, self._downloads.received({name: value})[name])
 
     def serve(self, operation: str, *, call: int = 0, **message: Any) -> Reply:
-        """Run heavy server work, ``operation`` of the method's Service, where the clients run; seeded and retried like
-        a client's call. No bytes are booked; virtual time passes by the images that it reads, where
-        ``system.server_seconds_per_image`` says so.
+        """Run heavy server work, ``operation`` of the method's Service, where the clients run; it is seeded and retried
+        like a client's call. No bytes are booked. If ``system.server_seconds_per_image`` is set, virtual time passes
+        for the images that the work reads.
 
         Args:
-            call: a number for each call of one operation in one round, from 0: each has random numbers of its own.
+            call: numbers the calls of one operation in one round from 0, so that each draws its own random numbers.
             message: the operation's keyword arguments.
         Raises:
             ClientError: the work failed.
@@ -239,17 +239,17 @@ class Cohort(Backend):
         call: Callable[[Piece], int] | None = None,
         **message: Any,
     ) -> dict[Piece, Reply]:
-        """As :meth:`serve`, for pieces of work none of which needs another's reply. They run side by side where clients
-        do, with the same results. Virtual time adds up over the pieces, since the server is one machine.
+        """Like :meth:`serve`, for independent pieces of work: no piece needs another's reply. They run in parallel,
+        where the clients run, with the same results. Virtual time adds up, because the server is one machine.
 
         Args:
-            pieces: the name of each piece, such as a client's number; no two are the same.
-            each: piece -> the fields for it alone, beside the common ``message``; called when it is sent, in order.
-            call: piece -> its ``call``; by default its place in ``pieces``. Pieces of one number draw the same numbers.
+            pieces: the names of the pieces, such as clients' numbers; no two may be the same.
+            each: piece -> fields for this piece alone, beside the common ``message``; called when it is sent, in order.
+            call: piece -> its ``call``; by default its position. Pieces with equal calls draw the same random numbers.
         Returns:
             piece -> its reply, in the order of ``pieces``.
         Raises:
-            ClientError: the work failed; the text names the piece, the first of those that failed.
+            ClientError: a piece failed; the text names the first one that did.
             ValueError: two pieces have the same name.
         """
         names, replies = tuple(pieces), dict[Piece, Reply]()
@@ -264,8 +264,8 @@ class Cohort(Backend):
         return replies
 
     def conclude(self, operation: str, clients: Sequence[int]) -> None:
-        """Have clients do something by themselves after the last round. Nothing crosses, so it is no exchange: nobody
-        is lost or late, and no time passes. Raises RuntimeError where one replies.
+        """Have clients do something by themselves after the last round. Nothing crosses, so this is not an exchange: no
+        client is lost or late, and no time passes. Raises RuntimeError if a client replies.
         """
         task = Task(operation, self.round, {})
         for chunk in self._run(task, tuple(clients), lambda _: {}, None):
@@ -278,11 +278,11 @@ class Cohort(Backend):
     # -- unequal clients -----------------------------------------------------------------------------------------------
 
     def send(self, operation: str, client: int, **message: Any) -> None:
-        """Send a message whose reply is taken later, by :meth:`take_up`."""
+        """Send a message whose reply :meth:`take_up` takes later."""
         self.ledger.book_down(client, operation, message)
 
     def take_up(self, operation: str, starts: Mapping[int, Start], each: Each) -> Iterator[Reply]:
-        """The replies of clients that were sent their messages (``each``) before, wherever their work began."""
+        """The replies of clients that were sent messages (``each``) earlier; ``starts``: where their work began."""
         task, whom = Task(operation, self.round, {}, starts), tuple(starts)
         if self.clock is not None:
             self.exchange = Exchange(operation, whom, (), {c: self.clock.expected(operation, c) for c in whom})
@@ -294,13 +294,13 @@ class Cohort(Backend):
 
     @contextmanager
     def _exchange(self, task: Task, whom: tuple[int, ...], own: Each) -> Iterator[tuple[tuple[int, ...], Each]]:
-        """Who of those asked will reply, and what they are sent. Without a clock that is everybody.
+        """Gives the clients that will reply, of those asked, and what each is sent. Without a clock all of them reply.
 
-        A client that is lost is out of the round. Raises RoundVoid where too few remain.
+        A client that is lost leaves the round. Raises RoundVoid if too few remain.
         """
 
         def send(client: int) -> Mapping[str, Any]:
-            """Booked when they are made, which is when they are sent."""
+            """The client's fields, booked when they are made, which is when they are sent."""
             fields = own(client)
             self.ledger.book_down(client, task.operation, {**task.message, **fields})
             return fields
@@ -326,34 +326,34 @@ class Cohort(Backend):
             self.exchange = None
 
     def _void(self, why: str) -> RoundVoid:
-        """The end of a round that comes to nothing: no exchange is under way, no reply needs to be read."""
+        """End a round that comes to nothing; returns the error to raise. No exchange is open, no reply is awaited."""
         self._asked_for.void()
         self.exchange = None
         return RoundVoid(why)
 
     def _all_failed(self) -> Exception:
-        """The end of a round in which every client asked failed: RoundVoid, or the last failure where nothing can be
-        expected of more rounds, and before the first one.
+        """End a round in which every client asked failed; returns the error to raise: RoundVoid, or the last failure if
+        the run gives up, as it does before the first round.
         """
         self.every_client_failed = True
-        who, last = {error.client for error in self.dropped}, self.round == self.config.train.rounds
-        if self.round == 0 or self.failure_policy.failed(who, last=last):
+        failed, last = {error.client for error in self.dropped}, self.round == self.config.train.rounds
+        if self.round == 0 or self.failure_policy.failed(failed, last=last):
             return self.dropped[-1]
         return self._void("every client that was asked failed")
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------------
 
     def _run_sent(self, task: Task, whom: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
-        """Run the task on its messages as clients receive them; compare encoders after it, where this round does so."""
-        compare, received, few = self.config.evaluation.comparisons, self._downloads.received, list[int]()
+        """Run the task with messages as clients receive them, and compare encoders after it if this round does so."""
+        compare, received, compared = self.config.evaluation.comparisons, self._downloads.received, list[int]()
         if task.operation == TRAINS and compare and self.config.evaluates(self.round):
             most = max(row.clients(self.config.evaluation.of(name)) for name, row in compare.items())
-            few = sorted(whom)[: max(most - len(self.compared_features), 0)]
-        task = replace(task, message=received(task.message), compare_clients=frozenset(few))
+            compared = sorted(whom)[: max(most - len(self.compared_features), 0)]
+        task = replace(task, message=received(task.message), compare_clients=frozenset(compared))
         return self._run(task, whom, lambda client: received(own(client)), averaging)
 
     def _own_fields(self, operation: str, each: Each | None) -> Each:
-        """The fields of one client: ``each``'s and the plug-ins'."""
+        """A function that makes one client's own fields: those of ``each`` and of the plug-ins."""
 
         def own(client: int) -> Mapping[str, Any]:
             fields = dict(each(client)) if each else {}
@@ -365,7 +365,7 @@ class Cohort(Backend):
         return own
 
     def _take(self, task: Task, chunk: Chunk) -> Iterator[Reply]:
-        """Book, record and hand on what came back; failures as ``on_client_error`` says."""
+        """Book, record and pass on what came back; failures are treated as ``on_client_error`` says."""
         for error in chunk.errors:
             if self.config.on_client_error == "fail":
                 raise error
@@ -383,7 +383,7 @@ class Cohort(Backend):
             yield Reply(result.client, Fields(reply))
 
     def _served(self, chunk: Chunk) -> Reply:
-        """The reply of server work that succeeded; its measurements are noted, and its time passes."""
+        """The reply of server work that succeeded. Its measurements are recorded, and its virtual time passes."""
         (result,) = chunk.results
         self._note(result)
         if self.clock is not None:
@@ -391,7 +391,7 @@ class Cohort(Backend):
         return Reply(SERVER, Fields(result.reply))
 
     def _note(self, result: OperationResult) -> None:
-        """A client's, or the server's, newest measurements; what adds up, over all it was asked in this round."""
+        """Record the newest measurements of a client or the server; those in ``ADDED`` are summed over the round."""
         if result.compared_features:
             self.compared_features[result.client] = result.compared_features
         known = self.metrics.setdefault(result.client, {})

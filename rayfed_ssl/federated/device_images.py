@@ -11,10 +11,10 @@ BLOCK_BYTES = 64 << 20  # copied at a time, so that the host never holds a set o
 
 
 class DeviceImages:
-    """Pixels on the device, by the array they are copies of, as many as fit.
+    """Copies of pixels on the device, looked up by the array they were copied from; as many as fit.
 
     Args:
-        device: a CPU keeps none: there the array itself is in reach.
+        device: on a CPU nothing is kept, because the array itself can be read there.
         room: bytes that may stay; by default ``MEMORY_SHARE`` of the memory that this process is capped at. Set to 0,
             nothing more is kept.
     """
@@ -25,7 +25,7 @@ class DeviceImages:
         self._kept: dict[int, tuple[np.ndarray, Tensor]] = {}  # by identity; the array, so that its id stays its own
 
     def get(self, pixels: np.ndarray) -> Tensor | None:
-        """The whole of ``pixels`` on the device, in its order; None where it would not fit, or did not."""
+        """All of ``pixels`` on the device, in their order; None if they would not fit, or did not."""
         if (known := self._kept.get(id(pixels))) is not None:
             return known[1]
         if pixels.nbytes > self.room:
@@ -48,7 +48,7 @@ class DeviceImages:
 
 
 def cap(device: torch.device) -> float:
-    """Bytes of the device's memory that this process may take, 0 for a CPU."""
+    """Bytes of the device's memory that this process may use, 0 for a CPU."""
     if device.type != "cuda":
         return 0.0
     return float(torch.cuda.get_per_process_memory_fraction(device)) * device_memory(device)

@@ -32,7 +32,7 @@ class Devices:
     def seconds(self, client: int, down_bytes: int, images: int, up_bytes: int) -> float:
         """latency + bytes down / bandwidth + images * seconds per image + bytes up / bandwidth.
 
-        The latency is that of an exchange: nothing where nothing crosses.
+        Latency belongs to an exchange: it is 0 if nothing crosses.
         """
         latency = float(self.latency[client]) if down_bytes or up_bytes else 0.0
         work = images * float(self.seconds_per_image[client])
@@ -40,7 +40,7 @@ class Devices:
 
 
 def make_devices(config: SystemConfig, seed: int, count: int) -> Devices:
-    """The devices of ``count`` clients. Raises UserError for a file that does not describe each of them once."""
+    """The devices of ``count`` clients. Raises UserError for a file that does not describe each client once."""
     read = {} if config.devices is None else _read_devices(config, config.devices, count)
 
     def drawn(name: str) -> np.ndarray:
@@ -58,7 +58,7 @@ def make_devices(config: SystemConfig, seed: int, count: int) -> Devices:
 
 
 def _read_devices(config: SystemConfig, path: Path, count: int) -> dict[str, np.ndarray]:
-    """Column -> (N,) of a file with the columns client and some of the four quantities."""
+    """Column -> (N,) values, from a file with the column client and some of the four quantities."""
     key = "system.devices"
     table = read_table(path, key)
     columns = [name for name in table.column_names if name != "client"]

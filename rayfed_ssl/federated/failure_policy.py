@@ -15,7 +15,7 @@ CLIENTS = 10  # or all there are
 
 
 class FailurePolicy:
-    """The rounds in a row in which every client failed. Checkpoints keep ``state``.
+    """Counts the rounds in a row in which every client failed. Checkpoints keep ``state``.
 
     Args:
         clients: how many the federation has.
@@ -31,15 +31,12 @@ class FailurePolicy:
     def state(self) -> dict[str, Any]:
         return {"rounds": self.rounds, "clients": sorted(self.clients), "success": self.success}
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Take a checkpoint's state; None is that of a run which did not count, in whose rounds clients succeeded."""
-        if state is None:
-            self.succeeded()
-        else:
-            self.rounds, self.clients, self.success = state["rounds"], set(state["clients"]), state["success"]
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take a checkpoint's state."""
+        self.rounds, self.clients, self.success = state["rounds"], set(state["clients"]), state["success"]
 
     def succeeded(self) -> None:
-        """Note a round in which some client did what it was asked: counting starts again."""
+        """Note a round in which some client succeeded: counting starts again."""
         self.rounds, self.success = 0, True
         self.clients.clear()
 

@@ -2,7 +2,7 @@
 aggregation", Algorithm 1), on the virtual clock.
 
 M clients are at work at any time. A client starts from the model of version v_k and replies when its own device is
-done, tau = v - v_k updates later. Its difference counts s = (1 + tau)^(-1/2). After K replies the server steps:
+done, tau = v - v_k updates later. Its difference is weighted by s = (1 + tau)^(-1/2). After K replies the server steps:
 ``theta += lr * sum_k s_k n_k (theta_k - theta_{v_k}) / sum_k n_k``, v += 1. A reply with tau above ``staleness_max`` is
 not used. A free slot goes to the client that has been idle longest and can be reached. A round of the run is one server
 update, so evaluation, checkpoints and records keep their meaning.
@@ -10,8 +10,8 @@ update, so evaluation, checkpoints and records keep their meaning.
 All that arrives at one instant is taken, in client order, before free slots start any client: with K = M = all
 clients of equal speed every update is the synchronous mean, bit for bit. M = K = 1 is sequential training.
 
-When a client replies depends on no weights. So a round first plays its arrivals through, and then trains the clients
-that arrived, in parallel, each from the version it had started from: how many actors there are changes no bit.
+The time of a client's reply does not depend on weights. So a round first simulates its arrivals, and then trains the
+clients that arrived, in parallel, each from the version it had started from: the number of actors changes no bit.
 
 Differs: n_k as the method counts clients in its mean (``weights: uniform`` is the paper's sum / K). Buffers
 (BatchNorm's running statistics) are the s_k n_k-weighted mean of the replies'. The learning rate's schedule goes by the
@@ -44,7 +44,7 @@ PATIENCE = 1000  # losses in a row, and ten for each client, after which nobody 
 
 
 class Arrival(NamedTuple):
-    """When a client at work replies, or is given up. Sorted by (time, client)."""
+    """When a client at work replies, or is given up. Arrivals are sorted by (time, client)."""
 
     time: float  # virtual seconds
     client: int
@@ -54,7 +54,7 @@ class Arrival(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """How long a client will work, and whether its reply is lost."""
+    """How long a client will work, and whether its reply will be lost."""
 
     seconds: float
     lost: bool
@@ -97,7 +97,7 @@ class Slots:
 
         Args:
             reachable: by client.
-            begin: client, visit -> its attempt; called as the client starts.
+            begin: client, visit -> its attempt; called when the client starts.
         """
         if not self.may_start(now):
             return
@@ -127,7 +127,7 @@ class Slots:
         self.visits.clear()
 
     def started_from(self) -> set[int]:
-        """The versions that clients at work started from."""
+        """The versions from which clients at work started."""
         return {arrival.version for arrival in self.arrivals}
 
 
@@ -138,7 +138,7 @@ def staleness_weight(tau: int) -> float:
 
 @dataclass(frozen=True)
 class Contribution:
-    """How one reply counts in an update."""
+    """The weight of one reply in an update."""
 
     version: int  # that it started from
     discount: float  # s, of its staleness
@@ -156,7 +156,7 @@ def stepped(
 ) -> np.ndarray:  # fmt: skip
     """theta + lr * sum_k s_k n_k (theta_k - theta_{v_k}) / sum_k n_k, in float64.
 
-    Arranged so that with fresh replies and lr 1 it is ``mean`` to the bit.
+    The terms are arranged so that with fresh replies and lr 1 the result is ``mean``, bit for bit.
 
     Args:
         current: theta (P,), of ``version``.
@@ -203,11 +203,11 @@ class FedBuff:
         self.buffer = [Arrival(*arrival) for arrival in state["buffer"]]
 
     def round(self, t: int, cohort: Cohort) -> None:
-        """Wait for K replies, train those who gave them, take a step.
+        """Wait for K replies, train the clients that gave them, and take a step.
 
         Raises:
-            RoundVoid: nobody is at work, and nobody can be reached; or all whose replies were taken failed.
-            UserError: nobody replies, however often they are asked.
+            RoundVoid: no client is at work and none can be reached; or all clients whose replies were taken failed.
+            UserError: no client replies, however often it is asked.
         """
         self.wait_for_replies(t, cohort)
         cohort.clients = tuple(sorted({arrival.client for arrival in self.buffer}))
@@ -243,7 +243,7 @@ class FedBuff:
         return self.server.weights if version == self.slots.version else self.anchors[version]
 
     def advance(self, current: Weights) -> None:
-        """Go to the next version. Of the older models those stay that clients still at work started from."""
+        """Go to the next version. Older models are kept only if clients still at work started from them."""
         self.anchors[self.slots.version] = current
         self.slots.update()
         self.buffer = []
@@ -258,7 +258,7 @@ class FedBuff:
     # -- virtual time --------------------------------------------------------------------------------------------------
 
     def wait_for_replies(self, t: int, cohort: Cohort) -> None:
-        """Play starts and arrivals through until the buffer holds K replies."""
+        """Simulate starts and arrivals until the buffer holds K replies."""
         clock, slots, lost = self.clock, self.slots, 0
         clock.begin_round(t)
         while len(self.buffer) < self.config.buffer:
@@ -304,7 +304,7 @@ class FedBuff:
 
 
 def waves(arrivals: Iterable[Arrival]) -> list[dict[int, Arrival]]:
-    """The arrivals in groups that can be run at once: the n-th reply of each client in the n-th group."""
+    """The arrivals in groups that can run in parallel: the n-th group holds the n-th reply of each client."""
     groups: list[dict[int, Arrival]] = []
     seen: Counter[int] = Counter()
     for arrival in arrivals:

@@ -1,14 +1,16 @@
-"""Who holds which images: a data set, dealt to clients, with the public images taken out first.
+"""A federation: a data set dealt to clients, after the public images were taken out.
 
-A pure function of the configuration and the images, so a driver, an actor and a resumed run all see the same shards.
+It is a pure function of the configuration and the images, so a driver, an actor and a resumed run all see the same
+shards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +37,8 @@ Shard = Mapping[str, np.ndarray]  # split -> indices into the training images; "
 
 @dataclass(frozen=True)
 class Federation:
-    """The images of a run and who holds them. Clients whose training shard is empty (client 0 as public set, those
-    below ``data.partition.min_size``) take no part.
+    """The images of a run, and which clients hold them. Clients with an empty training shard (client 0 as the public
+    set, those below ``data.partition.min_size``) take no part.
     """
 
     dataset: Dataset
@@ -62,14 +64,14 @@ class Federation:
 
     @property
     def scaled(self) -> dict[str, Scaling]:
-        """What was done to images of more than 8 bits, by configuration block; empty where there are none."""
+        """How images of more than 8 bits were scaled, by configuration block; empty if there are none."""
         found = {"data": self.dataset.scaling, PUBLIC: self.public_scaling}
         return {key: scaling for key, scaling in found.items() if scaling is not None}
 
     def notes(self, metrics: Collection[str] = ()) -> tuple[Note, ...]:
-        """Lines on how the images were read, those of public images of another source among them, on what the partition
-        left out, on images that are there more than once, and on a test set with a large class. They advise none of
-        ``metrics``.
+        """Lines on how the images were read (including public images of another source), on what the partition left
+        out, on duplicate images, and on a test set with a large class. They recommend none of ``metrics``, which are
+        measured already.
         """
         held = [shard["train"] for shard in self.shards]
         return as_notes([
@@ -82,7 +84,7 @@ class Federation:
 
     @property
     def public_images(self) -> Images:
-        """The public images of a method that needs some. Raises ValueError where there are none."""
+        """The public images, for a method that needs them. Raises ValueError if there are none."""
         if self.public is None:
             raise ValueError("this run has no public images; a method that uses them says so (Config.needs_public)")
         return self.public
@@ -94,7 +96,7 @@ class Federation:
 
     @cached_property
     def given_names(self) -> tuple[str, ...] | None:
-        """``names`` where the images or a file gave them; None where they are only ``client 0`` and so on."""
+        """``names`` if the images or a file gave them; None if they are only ``client 0`` and so on."""
         given = any(name != f"client {client}" for client, name in enumerate(self.names))
         return self.names if given else None
 
@@ -104,7 +106,7 @@ class Federation:
         return f"client {client}{name}"
 
     def task_classes(self, client: int) -> int | None:
-        """How many classes this client's own task has; None without tasks."""
+        """The number of classes of this client's own task; None without tasks."""
         return None if self.tasks is None else len(self.tasks[client])
 
     def task_test(self, client: int) -> np.ndarray:
@@ -128,7 +130,7 @@ class Federation:
 
     @property
     def classes(self) -> int:
-        """How many classes the data set names, or its training labels need."""
+        """The number of classes that the data set names, or that its training labels need."""
         known = self.dataset.train.labels
         return max(len(self.dataset.train.class_names), int(known.max(initial=-1)) + 1)
 
@@ -137,10 +139,10 @@ def require_public(federation: Federation, least: int, whose: str, otherwise: st
     """Refuse fewer than ``least`` public images.
 
     Args:
-        whose: who or what needs them: a method, or the key with its value.
-        otherwise: what else would do.
+        whose: what needs them: a method, or a key with its value.
+        otherwise: what could be done instead.
     Raises:
-        UserError: naming how many there are, and how many there must be.
+        UserError: it says how many there are and how many there must be.
     """
     found = 0 if federation.public is None else len(federation.public)
     if found < least:
@@ -152,79 +154,70 @@ def require_public(federation: Federation, least: int, whose: str, otherwise: st
 
 def load_federation(config: RunSettings, cache: Path | None = None) -> Federation:
     """Load the images, decoded into the folder ``cache`` (None: the default one), and share them out to the clients.
-    Raises UserError where the images cannot give what the configuration asks for.
+    Raises UserError if the images do not allow what the configuration asks for.
     """
     dataset = sources.load(config.data, cache)
     if config.data.tasks is not None:
         return _task_federation(config, dataset)
     _check_measurable(config, dataset)
-    train = dataset.train
-    public_config = config.data.public
-    split, public, public_indices, held_out = config.data.partition, None, None, None
-    public_scaling: Scaling | None = None
-    public_digest: str | None = None
-    public_notes: tuple[Note, ...] = ()
-    rest = np.arange(len(train.labels))
-    if config.evaluation.select is not None:
+    train, split, select = dataset.train, config.data.partition, config.evaluation.select
+    rest, held_out, public_indices = np.arange(len(train.labels)), None, None
+    if select is not None:
         spared = train.clients if split.natural else None
-        share = config.evaluation.select.share
-        held_out = stratified_share(train.labels, share, config.seed, spared, train.groups)
+        held_out = stratified_share(train.labels, select.share, config.seed, spared, train.groups)
         rest = np.delete(rest, held_out)
-    if public_config.source == "share":
-        public_indices, rest = partitions.take_public(split, train.labels, public_config.share, config.seed, rest)
-    shards = _shards(config, train, rest, held_out)
-    partition_notes = as_notes(split.notes(train, rest, shards))
-    if config.evaluation.select is not None and held_out is not None:
-        shown = over_share(train.labels, held_out, config.evaluation.select.share, train.groups is not None)
-        unused = not_chosen_by(train.labels, held_out, config.evaluation.selecting)
-        partition_notes = as_notes([*shown, *unused, *partition_notes])
+    if config.data.public.source == "share":
+        share = config.data.public.share
+        public_indices, rest = partitions.take_public(split, train.labels, share, config.seed, rest)
+    shards = _shards(config, dataset, rest, held_out)
+    partition_notes = as_notes([*_held_out_notes(config, train, held_out), *split.notes(train, rest, shards)])
     if any(split.corruption(client) is not None for client in range(len(shards))):
         dataset = skew_features(dataset, split, shards, config.seed, cache)
         train = dataset.train
-    given_away = public_config.source == "client 0" and config.uses_public  # others train on that shard like any other
+    given_away = config.data.public.source == "client 0" and config.uses_public  # else that client trains as any other
     if given_away:
         public_indices, shards = _give_away(shards)
-    if public_config.images is not None:
-        public_set = _of_another_source(public_config.images, config, train, cache)
-        public, public_scaling, public_digest = public_set.train, public_set.scaling, public_set.digest
-        public_notes = public_set.notes
-        if public_config.sample is not None:
-            public = _sample(public, public_config.sample, config.seed)
-    elif public_indices is not None:
-        public = train.rows(public_indices)
-    names = partitions.client_names(split, train, config.clients.count)
-    train_shards = tuple({"train": shard} for shard in shards)
-    own_tests = _own_tests(split, dataset, len(shards))
+    public = _public(config, train, public_indices, cache)
     return Federation(
         dataset=dataset,
-        shards=train_shards,
-        public=public,
+        shards=tuple({"train": shard} for shard in shards),
+        public=public.images,
         public_indices=public_indices,
-        names=names,
-        own_tests=own_tests,
+        names=partitions.client_names(split, train, config.clients.count),
+        own_tests=_own_tests(split, dataset, len(shards)),
         held_out=held_out,
-        public_scaling=public_scaling,
-        public_digest=public_digest,
-        public_notes=public_notes,
+        public_scaling=public.scaling,
+        public_digest=public.digest,
+        public_notes=public.notes,
         partition_notes=partition_notes,
         given_away=given_away,
     )
 
 
-def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.ndarray | None) -> list[np.ndarray]:
-    """``rest``, shared out by the partition. Raises UserError where that cannot be done; the message names
-    ``evaluation.select`` where it could be done with the held-out images added.
+def _held_out_notes(config: RunSettings, train: Images, held_out: np.ndarray | None) -> Iterator[Note | str]:
+    """Lines on the training images that nobody holds (``evaluation.select``)."""
+    select = config.evaluation.select
+    if select is not None and held_out is not None:
+        yield from over_share(train.labels, held_out, select.share, train.groups is not None)
+        yield from not_chosen_by(train.labels, held_out, config.evaluation.selecting)
+
+
+def _shards(config: RunSettings, dataset: Dataset, rest: np.ndarray, held_out: np.ndarray | None) -> list[np.ndarray]:
+    """``rest``, shared out by the partition. Raises UserError if that is impossible. The message names
+    ``evaluation.select`` if it would be possible with the held-out images. If the images have no label, or no client,
+    that the partition goes by, it also says how they were read, since a column may hold them.
     """
+    train, split = dataset.train, config.data.partition
 
     def partitioned(rows: np.ndarray) -> list[np.ndarray]:
         natural = NaturalClients(train.clients, train.client_names)
-        return partitions.partition(
-            config.data.partition, train.labels, config.clients.count, config.seed, natural, rows
-        )
+        return partitions.partition(split, train.labels, config.clients.count, config.seed, natural, rows)
 
     try:
         return partitioned(rest)
     except UserError as error:
+        if (split.by_label and not (train.labels >= 0).any()) or (split.natural and train.clients is None):
+            raise _as_read(error, dataset) from None
         if held_out is None or config.evaluation.select is None:
             raise
         try:
@@ -233,6 +226,25 @@ def _shards(config: RunSettings, train: Images, rest: np.ndarray, held_out: np.n
             raise error from None
         share = config.evaluation.select.share
         raise UserError(leaves_too_few(str(error), share, held_out, len(train))) from error
+
+
+class _Public(NamedTuple):
+    """The public images and, if they are of another source, how they were read."""
+
+    images: Images | None = None
+    scaling: Scaling | None = None
+    digest: str | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def _public(config: RunSettings, train: Images, indices: np.ndarray | None, cache: Path | None) -> _Public:
+    """The images of ``data.public.images``, or those at ``indices`` of the training images, or none."""
+    source, sample = config.data.public.images, config.data.public.sample
+    if source is None:
+        return _Public() if indices is None else _Public(train.rows(indices))
+    found = _of_another_source(source, config, train, cache)
+    images = found.train if sample is None else _sample(found.train, sample, config.seed)
+    return _Public(images, found.scaling, found.digest, found.notes)
 
 
 def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:
@@ -247,8 +259,8 @@ def _of_another_source(source: SourceConfig, config: RunSettings, train: Images,
 
 
 def _check_measurable(config: RunSettings, dataset: Dataset) -> None:
-    """Refuse protocols that need labels where training images have some and no test image has, with how the images were
-    read, which says which other split has. Raises UserError.
+    """Refuse protocols that need labels if training images have some and no test image has. The message says how the
+    images were read, and so which other split has labels. Raises UserError.
     """
     train, test = dataset.train.labels, dataset.test.labels
     if (test >= 0).any() or not (train >= 0).any():
@@ -256,12 +268,17 @@ def _check_measurable(config: RunSettings, dataset: Dataset) -> None:
     try:
         evaluation.check(config.evaluation, train, test, config.data.image_size)
     except UserError as error:
-        raise UserError("\n".join([str(error), *(f"data: {note}" for note in dataset.notes)])) from None
+        raise _as_read(error, dataset) from None
+
+
+def _as_read(error: UserError, dataset: Dataset) -> UserError:
+    """``error``, with a line for each note on how the images were read."""
+    return UserError("\n".join([str(error), *(f"data: {note}" for note in dataset.notes)]))
 
 
 def _give_away(shards: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Client 0's images as the public ones, and the shards without them. Raises UserError where client 0 has none, or
-    nobody else has any.
+    """Client 0's images as the public ones, and the shards without them. Raises UserError if client 0 has no images, or
+    no other client has any.
     """
     given = "data.public.source: 'client 0' gives that client's images away"
     if len(shards) < 2:
@@ -274,7 +291,7 @@ def _give_away(shards: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.ndarray, ...] | None:
-    """Rows of the test images in each client's folder, or of its value of the client column."""
+    """The rows of each client's own test images: those in its folder, or with its value in the client column."""
     whose = dataset.test.clients
     if whose is None or not split.natural:
         return None
@@ -282,8 +299,8 @@ def _own_tests(split: Partition, dataset: Dataset, clients: int) -> tuple[np.nda
 
 
 def _task_federation(config: RunSettings, dataset: Dataset) -> Federation:
-    """FedLinked's setting (Table 4.1): own classes per client, four disjoint private splits, a pooled public set of
-    ``data.public.share`` of every client's images. Raises UserError.
+    """FedLinked's setting (Table 4.1): each client has its own classes and four disjoint private splits;
+    ``data.public.share`` of every client's images are pooled as the public set. Raises UserError.
     """
     assert config.data.tasks is not None
     if (found := config.data.public.source) not in ("none", "share"):
@@ -321,7 +338,9 @@ def _class_id(name: str | int, names: tuple[str, ...], dataset: Dataset) -> int:
 
 
 def _sample(images: Images, count: int, seed: int) -> Images:
-    """``count`` of the images, uniformly without replacement, in their order. Raises UserError for too many."""
+    """``count`` of the images, drawn uniformly without replacement and kept in their order. Raises UserError for too
+    many.
+    """
     if count > len(images):
         raise UserError(
             f"data.public.sample: found {count}; data.public.images holds {len(images)}; allowed: 1 to {len(images)}"

@@ -15,7 +15,7 @@ from rayfed_ssl.settings.run import RunSettings
 
 class InitialWeights:
     """The values a run begins with: a pure function of the architecture, the same for every client and process. With
-    ``model.initial: own`` they are a function of the client, too; with ``model.start`` the encoder's come from a file.
+    ``model.initial: own`` they also depend on the client; with ``model.start`` the encoder's values come from a file.
     """
 
     def __init__(self, config: RunSettings, federation: Federation) -> None:
@@ -23,9 +23,7 @@ class InitialWeights:
         self.heads = build_objective(config.objective).heads | config.method.heads
 
     def __call__(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
-        """The values of an architecture, or of a client that has it. Raises UserError where ``model.start`` does not
-        fit.
-        """
+        """The values of an architecture, or of a client with it. Raises UserError if ``model.start`` does not fit."""
         network = self.network(encoder, classes, client=client)
         if (start := self.config.model.start) is not None:
             self._started(network, start, client)
@@ -44,11 +42,11 @@ class InitialWeights:
             )  # fmt: skip
 
     def whose(self, client: int | None) -> tuple[int, ...]:
-        """(client,) where its initial values are its own; () where all clients begin with the same."""
+        """(client,) if its initial values are its own; () if all clients begin with the same values."""
         return () if client is None or self.config.model.initial == "common" else (client,)
 
     def notes(self) -> list[str]:
-        """What is taken from ``model.start``, a line for each file and architecture. Raises UserError where it does
+        """Lines on what is taken from ``model.start``, one for each file and architecture. Raises UserError if it does
         not fit.
         """
         if (start := self.config.model.start) is None:

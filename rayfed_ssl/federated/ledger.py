@@ -1,10 +1,10 @@
-"""The communication ledger: counts in the cohort what a real deployment would have sent.
+"""The communication ledger: it counts, in the cohort, what a real deployment would have sent.
 
 Whatever Ray moved or copied does not matter here. A field is booked with the bytes of its arrays: weights as
 ``transport`` has them cross, other floating values at float32 or narrower, everything else as it is; Python scalars,
 strings and None are free. An object that a client already received within this round, under whatever name, or that was
-published to it once for the run, is not booked again. "The same object" means identity: a server that sends one thing
-twice passes the same array twice, and changes none in place within a round.
+published to it once for the run, is not booked again. "The same object" means identity: a server that sends something
+twice passes the same array twice, and never changes an array in place within a round.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ class LedgerState(TypedDict):
 
 @runtime_checkable
 class OnTheWire(Protocol):
-    """A value that knows its own size at float32, in parts: "" is the field itself, ".buffers" a row beside it."""
+    """A value that knows its size at float32, in parts: "" is the field itself, ".buffers" is booked in a separate
+    row.
+    """
 
     def wire_bytes(self) -> dict[str, int]: ...
 
 
 @dataclass(frozen=True)
 class WireSize:
-    """Stands for a value of which only the size is known: ``parts`` as its ``wire_bytes`` would give them."""
+    """Stands for a value of which only the size is known: ``parts`` are what its ``wire_bytes`` would return."""
 
     parts: Mapping[str, int]
 
@@ -114,11 +116,11 @@ def _parts(item: np.ndarray | Tensor | OnTheWire | bytes, code: Code) -> dict[st
 
 
 def sizes(fields: Mapping[str, object], code: Code = FULL) -> dict[str, int]:
-    """Bytes by field of a message as it would be sent; fields without an array are absent.
+    """Bytes of a message as it would be sent, by field; fields without an array are left out.
 
     Args:
         fields: arrays, tensors, values with ``wire_bytes()``, scalars, or nested lists and dicts of these.
-        code: how weights cross.
+        code: how weights are coded when they cross.
 
     Raises:
         TypeError: a field holds something whose size is not known.
@@ -135,9 +137,9 @@ def sizes(fields: Mapping[str, object], code: Code = FULL) -> dict[str, int]:
 class Ledger:
     """(round, client, direction, operation, field, bytes) of everything that was asked of clients.
 
-    ``drain`` hands over the rows since the last call; ``up_bytes`` and ``down_bytes`` are totals over the run. Nothing
-    is kept alive for the ledger's sake: what a server made for one client and dropped is forgotten with it, and its
-    address in memory may stand for something else.
+    ``drain`` returns the rows since the last call; ``up_bytes`` and ``down_bytes`` are totals over the run. The ledger
+    keeps no object alive: an object that a server made for one client and dropped is forgotten with it, and its address
+    in memory may later belong to another object.
     """
 
     def __init__(self) -> None:
@@ -157,7 +159,7 @@ class Ledger:
         self._sent = {}
 
     def book_down(self, client: int, operation: str, message: Mapping[str, object]) -> None:
-        """Book what of ``message`` the client does not have yet.
+        """Book the parts of ``message`` that the client does not have yet.
 
         Raises:
             TypeError: a field holds something whose size is not known.
@@ -176,7 +178,7 @@ class Ledger:
     def publish(self, clients: Iterable[int], name: str, value: object) -> None:
         """Book ``value`` to each client that was never sent ``name``; the same object is free in later messages.
 
-        Publishing ``name`` again, as a resumed run does, books only those clients that do not have it yet.
+        Publishing ``name`` again, as a resumed run does, is booked only for clients that do not have it yet.
         """
         everyone = set(clients)
         fresh = everyone - self._published.setdefault(name, set())
@@ -195,12 +197,14 @@ class Ledger:
 
     @property
     def state(self) -> LedgerState:
-        """Totals and who has what was published, for a checkpoint; drain first, rows are not part of it."""
+        """Totals, and which clients have what was published, for a checkpoint. Call ``drain`` first: rows are not part
+        of it.
+        """
         published = {name: sorted(clients) for name, clients in self._published.items()}
         return {"up_bytes": self.up_bytes, "down_bytes": self.down_bytes, "published": published}
 
     def restore(self, state: LedgerState) -> None:
-        """Continue from a ledger's ``state``, before anything is sent."""
+        """Continue from a ledger's ``state``. Call this before anything is sent."""
         self.up_bytes, self.down_bytes = state["up_bytes"], state["down_bytes"]
         self._published = {name: set(clients) for name, clients in state["published"].items()}
         self._rows = []
@@ -219,7 +223,9 @@ class Ledger:
         return first
 
     def _watched(self, item: object, key: int) -> object:
-        """A reference that lets ``item`` go, and forgets it then; the item itself where there is none (bytes)."""
+        """A weak reference to ``item``, which makes the ledger forget it when it is deleted; the item itself if it
+        allows none (bytes).
+        """
         sent = self._sent
         try:
             return weakref.ref(item, lambda _: sent.pop(key, None))

@@ -1,5 +1,5 @@
-"""The optimiser of a client's local training: its learning rate in a round, the rule of its step, and what it keeps for
-the client's next round, where ``train.optimizer.keep`` asks for that.
+"""The optimiser of a client's local training: its learning rate in a round, its update rule, and the moments that it
+keeps for the client's next round if ``train.optimizer.keep`` is set.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Moments = Mapping[str, Mapping[str, np.ndarray]]  # parameter -> what an optimis
 def round_learning_rate(config: OptimizerConfig, t: int, rounds: int) -> float:
     """The learning rate of round t of R = ``rounds``, constant within the round, with W = ``warmup`` < R.
 
-    In rounds t <= W it is lr t / W (Goyal et al. 2017, section 2.2, by rounds). Later it is lr, or, with ``cosine``,
-    lr/2 (1 + cos(pi (t - 1 - W) / (R - W))), which begins with lr in round W + 1 (Loshchilov and Hutter 2017, eq. 5,
-    without restarts). What is trained before the first round, t = 0, has the first round's.
+    In rounds t <= W it is lr t / W (Goyal et al. 2017, section 2.2, with rounds as steps). Later it is lr, or, with
+    ``cosine``, lr/2 (1 + cos(pi (t - 1 - W) / (R - W))), which begins with lr in round W + 1 (Loshchilov and Hutter
+    2017, eq. 5, without restarts). Training before the first round (t = 0) has the first round's rate.
     """
     t = max(t, 1)
     if t <= config.warmup:
@@ -45,8 +45,8 @@ def new_optimizer(
 
 
 def moments(optimizer: torch.optim.Optimizer, network: nn.Module) -> Moments:
-    """What the optimiser remembers of the network's parameters: copies, each in its parameter's shape, and Adam's count
-    of steps. A parameter that has had no gradient is not there.
+    """What the optimiser remembers of the network's parameters: copies in each parameter's shape, and Adam's count of
+    steps. Parameters that have had no gradient are left out.
     """
     remembered = {name: optimizer.state.get(p) for name, p in network.named_parameters()}
     return {
@@ -57,8 +57,8 @@ def moments(optimizer: torch.optim.Optimizer, network: nn.Module) -> Moments:
 
 
 def with_moments(optimizer: torch.optim.Optimizer, network: nn.Module, kept: Moments) -> torch.optim.Optimizer:
-    """A fresh optimiser, which goes on where another of the same rule was, by its :func:`moments`. They lie in memory
-    as the parameters do; counts of steps stay on the CPU, where PyTorch has them.
+    """A fresh optimiser that continues from the :func:`moments` of another with the same rule. They get their
+    parameters' memory format; counts of steps stay on the CPU, where PyTorch keeps them.
     """
     parameters = dict(network.named_parameters())
     for name, values in kept.items():
@@ -70,7 +70,7 @@ def with_moments(optimizer: torch.optim.Optimizer, network: nn.Module, kept: Mom
 
 
 def moments_of(config: OptimizerConfig) -> int:
-    """How many values the rule remembers of each parameter."""
+    """The number of values that the rule remembers for each parameter."""
     if config.name in ("adam", "adamw"):
         return 2
     return 1 if config.momentum > 0 else 0

@@ -1,4 +1,4 @@
-"""Which images protocols look at, and how many of them accuracies are measured on."""
+"""Says which images protocols read, and on how many of them accuracies are measured."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rayfed_ssl.settings.run import RunSettings
 
 
 def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the training images that protocols look at: the labelled ones, at most ``evaluation.train_images``, and
-    all of them. What is held out is in neither.
+    """Two arrays of rows of the training images that protocols read: the labelled ones, at most
+    ``evaluation.train_images``, and all of them. Held-out images are in neither.
     """
     known, pool = federation.dataset.train.labels, np.arange(len(federation.dataset.train.labels))
     if federation.held_out is not None:
@@ -21,7 +21,7 @@ def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray,
 
 
 def tested_images(federation: Federation, config: RunSettings) -> dict[str, int]:
-    """How many images accuracies are measured on: labelled test images, and clients' own where tasks differ."""
+    """On how many images accuracies are measured: labelled test images, and each client's own ones if tasks differ."""
     found = {"test_images": int((federation.dataset.test.labels >= 0).sum())}
     if federation.tasks is not None:
         found["task_test_images"] = sum(_tasks_images(federation, config).values())
@@ -29,8 +29,8 @@ def tested_images(federation: Federation, config: RunSettings) -> dict[str, int]
 
 
 def clients_tested_images(federation: Federation, config: RunSettings) -> dict[str, dict[int, int]]:
-    """On how many images of its own each client is measured: ``own``, labelled test images that are one client's, and
-    ``task``, those of its own task. Only what there is: client -> images, without clients that have none.
+    """On how many of its own images each client is measured: ``own`` counts its labelled test images, ``task`` those of
+    its own task. Each maps client -> number of images, without clients that have none.
     """
     found = {}
     if federation.own_tests is not None:

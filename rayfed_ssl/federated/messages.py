@@ -20,7 +20,7 @@ TRAINS = "train"  # the operation plug-ins take part in
 
 
 def qualified(plugin: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A plug-in's fields under the names by which they cross: ``plugin.field``."""
+    """A plug-in's fields under the names with which they are sent: ``plugin.field``."""
     return {f"{plugin}.{name}": value for name, value in fields.items()}
 
 
@@ -31,15 +31,15 @@ def take_qualified(plugin: str, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def server_work(piece: str = "") -> str:
-    """Server work in the text of an error, with its piece where there are several."""
+    """How an error's text names server work, with the piece if there are several."""
     return f"server work for piece {piece}" if piece else "server work"
 
 
 @dataclass(frozen=True)
 class OperationResult:
-    """What one operation gives back. ``reply`` would cross the wire. ``metrics``, ``images`` (how many source images
-    the operation read) and ``compared_features`` (what its encoder is compared by, by protocol) are instruments of the
-    simulator and would not.
+    """What one operation returns. ``reply`` would cross the wire. ``metrics``, ``images`` (how many source images the
+    operation read) and ``compared_features`` (by protocol, the features by which its encoder is compared) are
+    measurements of the simulator and would not.
     """
 
     client: int
@@ -50,7 +50,7 @@ class OperationResult:
 
 
 class ClientError(RuntimeError):
-    """A client's operation failed. The text names client, round, operation and place, and carries the original
+    """A client's operation failed. The text names client, round, operation and place, and contains the original
     traceback. ``piece`` names one of several pieces of server work.
     """
 
@@ -61,12 +61,12 @@ class ClientError(RuntimeError):
         self.piece = piece
 
     def of_piece(self, piece: object) -> ClientError:
-        """The same failure, which is known to be of this piece of server work."""
+        """The same failure, attributed to this piece of server work."""
         return ClientError(self.client, self.round, self.operation, self.where, self.trace, str(piece))
 
     @property
     def reason(self) -> str:
-        """What was raised."""
+        """The last line of the original error."""
         return last_line(self.trace)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,13 +75,13 @@ class ClientError(RuntimeError):
 
 
 class RoundVoid(Exception):
-    """A round that comes to nothing. The text says why."""
+    """The round comes to nothing; the text says why."""
 
 
 class Diverged(ClientError):
-    """Training diverged: a reply, or what an encoder makes of images, is not finite or too large to be averaged.
+    """Training diverged: a reply, or an encoder's features, are not finite or too large to be averaged.
 
-    The text is one line. ``largest`` is the largest finite magnitude found, NaN where there is none.
+    The text is one line. ``largest`` is the largest finite magnitude found, NaN if there is none.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Diverged(ClientError):
 
 
 class Start(NamedTuple):
-    """Where a client's work stands in the run: ``round`` and ``visit`` are part of the address of its randomness.
+    """Where in the run a client's work begins: ``round`` and ``visit`` are part of the seed of its random numbers.
 
-    ``visit``: how often the client was asked for the same in this round before, where it replies more than once. Of the
-    server's work it is the ``call`` of :meth:`Cohort.serve` or :meth:`Cohort.serve_all`.
+    ``visit``: how often the client was asked for the same operation before in this round, if it replies more than once.
+    For the server's work it is the ``call`` of :meth:`Cohort.serve` or :meth:`Cohort.serve_all`.
     """
 
     round: int
@@ -116,7 +116,7 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked: an operation of a round, with the fields that are the same for every client."""
+    """An operation that is asked of clients in a round, with the fields that are the same for every client."""
 
     operation: str
     round: int
@@ -137,14 +137,16 @@ class Averaging:
 
     @classmethod
     def over(cls, clients: Sequence[int], counts: Mapping[int, float] | np.ndarray, fields: Sequence[str]) -> Averaging:
-        """These clients by their ``counts``, which are normalised. Raises ValueError where they add up to nothing."""
+        """The averaging over these clients, weighted by their ``counts`` after normalisation. Raises ValueError if
+        these sum to 0.
+        """
         raw = np.array([counts[client] for client in clients], np.float64)
         if not (raw >= 0).all() or not 0 < raw.sum() < np.inf:
             raise ValueError(f"found the counts {raw.tolist()}; must be finite, none below 0 and one above")
         return cls(dict(zip(clients, (raw / raw.sum()).tolist(), strict=True)), tuple(fields))
 
     def of(self, clients: Sequence[int]) -> Averaging:
-        """The part that concerns these clients."""
+        """The part of this averaging for these clients."""
         return Averaging({c: self.weights[c] for c in clients}, self.fields)
 
 
@@ -159,7 +161,7 @@ class Chunk:
 
 
 class Unread(abc.ABC):
-    """Stands for a value of a reply that lies elsewhere until it is read."""
+    """Stands for a reply's value that is stored elsewhere until it is read."""
 
     nbytes: int
 
@@ -168,8 +170,8 @@ class Unread(abc.ABC):
 
 
 class Fields(Mapping[str, Any]):
-    """A reply's values by name. What lies elsewhere is read when it is asked for, not before: a server that passes
-    ``fields`` on whole, to :meth:`Cohort.serve` for instance, never reads them.
+    """A reply's values by name. Values that are stored elsewhere are read only when they are accessed: a server that
+    passes ``fields`` on whole, for instance to :meth:`Cohort.serve`, never reads them.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -196,8 +198,8 @@ class Fields(Mapping[str, Any]):
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """``value`` with ``function(x)`` in place of every x within its lists, tuples, dicts and replies' fields; ``value``
-    itself where every x stays.
+    """``value`` with every x within its lists, tuples, dicts and replies' fields replaced by ``function(x)``; ``value``
+    itself if no x changes.
     """
     new: Any
     if isinstance(value, Fields):
@@ -214,13 +216,13 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def opened(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A message with plain dicts for the replies' fields within it, unread: what an operation is given."""
+    """A message as an operation is given it: replies' fields within it become plain dicts, without being read."""
     return {name: mapped(value, lambda x: x) for name, value in fields.items()}
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client's operation returned, without the fields that are a plug-in's or were averaged."""
+    """What one client's operation returned, without plug-ins' fields and averaged fields."""
 
     client: int
     fields: Mapping[str, Any]
@@ -231,7 +233,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Mean:
-    """The averaged fields by name; what else each client replied, in client order."""
+    """The averaged fields by name, and the rest of each client's reply, in client order."""
 
     average: Mapping[str, Any]
     replies: Sequence[Reply]
@@ -241,7 +243,7 @@ class Mean:
 
 
 def freeze(value: Any) -> None:
-    """Make every array inside read-only, as those out of an object store are: writing to one fails."""
+    """Make every array inside read-only, as arrays from an object store are: writing to one fails."""
     if isinstance(value, Weights):
         value.vector.flags.writeable = False
     elif isinstance(value, np.ndarray):
@@ -255,8 +257,8 @@ def freeze(value: Any) -> None:
 
 
 def copy_views(*states: State) -> None:
-    """Make what servers keep their own: in place, arrays that are views are replaced by copies. A value of a reply is a
-    view into the whole message, which stays in memory, in Ray's object store, as long as any view of it does.
+    """Replace, in place, arrays that are views by copies in what servers keep. A reply's value is a view into the whole
+    message, which stays in memory, in Ray's object store, as long as any view of it does.
     """
     copies: dict[int, tuple[Any, Any]] = {}  # id -> what was copied, and its copy: one of what stands in two places
 
@@ -284,7 +286,7 @@ def copy_views(*states: State) -> None:
 
 
 def _copy(array: np.ndarray) -> np.ndarray:
-    """A copy in the same order, read-only where the array is."""
+    """A copy in the same memory order, read-only if the array is."""
     copy = np.array(array)
     copy.flags.writeable = array.flags.writeable
     return copy

@@ -1,4 +1,6 @@
-"""A row of the table of methods: the Config, Client and Server of one file, and what the method needs and promises."""
+"""Defines a row of the table of methods: the Config, Client and Server of one file, and what the method needs and
+promises.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +28,28 @@ Accepts = Callable[[str], bool]  # an objective's name -> whether a method can t
 
 
 def anything(objective: str) -> bool:
-    """Any objective is allowed, also one that reads labels."""
+    """Allows any objective, including those that read labels."""
     return True
 
 
 def unlabelled(objective: str) -> bool:
-    """Objectives that read no labels."""
+    """Allows objectives that read no labels."""
     return not OBJECTIVES[objective].labelled
 
 
 def projecting(objective: str) -> bool:
-    """Objectives that read no labels and work on projections, which the method or plug-in needs, too."""
+    """Allows objectives that read no labels and work on projections, which the method or plug-in also needs."""
     return unlabelled(objective) and "projector" in OBJECTIVES[objective].heads
 
 
 def only(name: str) -> Accepts:
-    """One objective, because the method's own loss is built on it."""
+    """Allows one objective, because the method's own loss is built on it."""
     return lambda objective: objective == name
 
 
 @dataclass(frozen=True)
 class Info:
-    """One line of ``rayfed-ssl methods``. Only ``heterogeneous`` and ``independent`` decide anything."""
+    """One line of ``rayfed-ssl methods``. Only ``heterogeneous`` and ``independent`` affect a run."""
 
     paper: str
     transmits: str  # what crosses, in words
@@ -62,7 +64,7 @@ class Info:
 
 @dataclass(frozen=True)
 class ClientFootprint:
-    """What is kept of one client from round to round; an objective's momentum target is counted apart from it."""
+    """What is kept for one client from round to round; an objective's momentum target is counted separately."""
 
     models: int = 0  # copies of its whole network in its state
     state: int = 0  # bytes of other arrays in its state
@@ -115,17 +117,17 @@ class Method:
 
     @property
     def exchanges_as_plugin(self) -> bool:
-        """Whether, as a plug-in, it adds anything to what crosses."""
+        """Whether, as a plug-in, it adds anything to what clients and server exchange."""
         return self.plugin is not None and self.plugin[1].exchanges()
 
     @property
     def optimizable(self) -> bool:
-        """Whether ``server.optimizer`` may step towards what its round ends with."""
+        """Whether ``server.optimizer`` may step towards the model that its round ends with."""
         return self.step != "own"
 
     @property
     def buffered(self) -> bool:
-        """Whether it goes with FedBuff."""
+        """Whether it works with FedBuff."""
         return self.step == "exchange"
 
     @property

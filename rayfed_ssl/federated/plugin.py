@@ -21,7 +21,7 @@ Config = TypeVar("Config", bound=PluginConfig)
 
 
 class ClientPlugin(Generic[Config]):
-    """A plug-in's client half, made anew for every training operation."""
+    """A plug-in's client half; a new one is made for every training operation."""
 
     needs_features: ClassVar[bool] = False
     """Whether its term is on the encoder's features, so that a loss which gives none is an error."""
@@ -31,11 +31,11 @@ class ClientPlugin(Generic[Config]):
         self.client = client
 
     def receive(self, fields: Mapping[str, Any]) -> None:
-        """The extra message fields."""
+        """Take the message's extra fields."""
 
     def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
         """A loss term on the projections of this batch's views, V tensors (B, D), or on the encoder's features of the
-        same views, (B, H) each, where the loss gives them (``Step``); None for nothing.
+        same views, (B, H) each, if the loss gives them (``Step``); None for no term.
         """
         return None
 
@@ -45,8 +45,8 @@ class ClientPlugin(Generic[Config]):
 
 
 class ServerPlugin(Generic[Config]):
-    """A plug-in's server half. ``state`` lasts, like a server's. A plug-in that exchanges nothing, such as a loss term,
-    has this one as it is.
+    """A plug-in's server half. ``state`` lasts from round to round, like a server's. A plug-in that exchanges nothing,
+    such as a loss term, uses this class unchanged.
     """
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -64,26 +64,26 @@ class ServerPlugin(Generic[Config]):
 
     @classmethod
     def exchanges(cls) -> bool:
-        """Whether anything of the plug-in's crosses: it has a ``message`` or a ``collect`` of its own."""
+        """Whether the plug-in exchanges anything: it overrides ``message`` or ``collect``."""
         return cls.message is not ServerPlugin.message or cls.collect is not ServerPlugin.collect
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        """What its fields add to a client's messages of round t; see ``MethodServer.traffic``. None: not known,
-        which is the default where something is exchanged.
+        """What its fields add to a client's messages of round t; see ``MethodServer.traffic``. None: not known, which
+        is the default if something is exchanged.
         """
         return None if self.exchanges() else Traffic(0, 0)
 
     def workload(self, client: int) -> Workload | None:
-        """What the client's half adds to training: images it reads beside those trained on, bytes of its extra reply
-        fields. None where that is known only afterwards, which is the default where something is exchanged.
+        """What the client's half adds to training: images that it reads besides those trained on, and bytes of its
+        extra reply fields. None if that is known only afterwards, which is the default if something is exchanged.
         """
         return None if self.exchanges() else Workload(0)
 
     def end_round(self, t: int) -> None:
-        """Called when everybody of round t has replied."""
+        """Called when all clients of round t have replied."""
 
     def notes(self) -> Sequence[Note | str]:
-        """Lines worth saying once, before the first round; see ``MethodServer.notes``."""
+        """Lines to print once, before the first round; see ``MethodServer.notes``."""
         return []
 
     def client_matrices(self) -> dict[str, ClientMatrix]:

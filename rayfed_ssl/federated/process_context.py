@@ -1,8 +1,8 @@
-"""What a process keeps loaded between operations: modules per architecture on their device, mapped images. No result
-depends on it.
+"""What a process keeps loaded between operations: modules per architecture on their device, and mapped images. No
+result depends on it.
 
-Every operation loads the values it works with, and draws from generators of its own address. So every process gives
-the same answer.
+Every operation loads the values it works with, and draws from random generators with its own seeds. So every process
+gives the same results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PIXELS_SHARE = 0.05  # of a GPU: protocols make copies, such as normalised ones
 
 
 def resolve_device(wanted: str) -> torch.device:
-    """`auto` is the GPU where this process sees one."""
+    """`auto` is the GPU if this process sees one."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("resources.device: found 'cuda', but this process sees no CUDA device; allowed here: auto, cpu")
     if wanted == "cpu" or not torch.cuda.is_available():
@@ -51,7 +51,7 @@ def device_name(device: torch.device) -> str:
 
 
 class ProcessContext:
-    """What one process keeps loaded: its device, a module per architecture, mapped images, what was published."""
+    """What one process keeps loaded: its device, a module per architecture, mapped images, and published values."""
 
     def __init__(self, config: RunSettings, federation: Federation, published: dict[str, Any] | None = None) -> None:
         torch.set_num_threads(config.resources.threads)
@@ -77,8 +77,8 @@ class ProcessContext:
     # -- networks ------------------------------------------------------------------------------------------------------
 
     def network(self, encoder: str, role: str = "online", classes: int | None = None) -> Network:
-        """The module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches:
-        a momentum "target" (without predictor, unless that is one of ``Objective.target_heads``), or the one that is
+        """The module of an architecture. A ``role`` other than "online" is a second copy that no gradient reaches: a
+        momentum "target" (without predictor, unless that is one of ``Objective.target_heads``), or the one that is
         "evaluated".
         """
         key = (encoder, role, classes)
@@ -94,7 +94,7 @@ class ProcessContext:
         return self._networks[key]
 
     def initial(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
-        """The values that an architecture, or a client with it, begins with. Nobody may write to them."""
+        """The values that an architecture, or a client with it, begins with. Do not write to them."""
         if self._initial.whose(client):
             return self._initial(encoder, classes, client)
         key = (encoder, classes)
@@ -105,7 +105,7 @@ class ProcessContext:
     # -- images --------------------------------------------------------------------------------------------------------
 
     def images(self, pixels: np.ndarray, indices: np.ndarray | None = None) -> Tensor:
-        """(n, C, H, W) uint8 on the device, out of (N, H, W, C) pixels: nobody may write to them."""
+        """(n, C, H, W) uint8 on the device, from (N, H, W, C) pixels. Do not write to them."""
         there = self.on_device.get(pixels) if self._lasts(pixels) else None
         if there is None:
             chosen = torch.tensor(np.asarray(pixels if indices is None else pixels[indices])).to(self.device)
@@ -114,16 +114,25 @@ class ProcessContext:
         return chosen.permute(0, 3, 1, 2)
 
     def _lasts(self, pixels: np.ndarray) -> bool:
-        """Whether these are images of the run, not some that were made for one operation."""
+        """Whether these are images of the run, not images that were made for one operation."""
         dataset, public = self.federation.dataset, self.federation.public
         parts = (dataset.train, dataset.test, public)
         lasting = [*(part.pixels for part in parts if part is not None), *self.published.values()]
         return any(pixels is known for known in lasting)
 
     def clean(self, pixels: Tensor) -> Tensor:
-        """uint8 (B, C, H, W) -> normalised float32, without augmentation; counted as read."""
+        """uint8 (B, C, H, W) -> normalised float32, without augmentation. The images count as read."""
         self.images_read += len(pixels)
         return clean(pixels, self.recipe).contiguous(memory_format=self.memory_format)
+
+    @torch.no_grad()
+    def outputs(self, network: Network, pixels: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """(n, D) float32 of clean images by ``part`` of the network, in eval mode from now on, at most
+        ``evaluation.batch_size`` images at a time.
+        """
+        network.eval()
+        batches = torch.split(pixels, self.config.evaluation.batch_size)
+        return torch.cat([part(self.clean(batch)).float() for batch in batches])
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
@@ -136,12 +145,13 @@ class ProcessContext:
         *,
         untrained: bool = False,
     ) -> dict[str, float]:
-        """The values of the configured protocols for the frozen encoder, by tag. None: the encoder that ``client``
-        begins with. ``classes`` is what the weights' classifier was built for, by default all of the data.
+        """The values of the configured protocols for the frozen encoder, by tag. If the weights are None, it is the
+        encoder that ``client`` begins with. ``classes`` is the number that the weights' classifier was built for, by
+        default all classes of the data.
 
-        Of test images that are clients' own, those of ``client`` are measured too; those of every client where that is
-        None or the server. With the values come the outcomes on the test images, unless the values are remembered:
-        those of encoders that the caller knows to be ``untrained`` are, for the next run that begins with them.
+        The client's own test images are measured too; those of every client if ``client`` is None or the server. The
+        values carry the outcomes on the test images. Values of encoders that the caller knows to be ``untrained`` are
+        remembered for the next run that begins with them; remembered values carry the outcomes only if they were kept.
         """
         if not self.config.evaluation.protocols:
             return {}
@@ -165,7 +175,7 @@ class ProcessContext:
         return cache.remembered(self._key("encoder", encoder, values, classes, client), measured)
 
     def _key(self, *subject: object) -> dict[str, object]:
-        """What an encoder's values depend on beside the code and the machine."""
+        """What an encoder's values depend on, besides the code and the machine."""
         config, federation = self.config, self.federation
         own = None if federation.own_tests is None else cache.digest(*federation.own_tests)
         blocks = [block.model_dump(mode="json") for block in (config.evaluation, config.augment, config.model)]
@@ -177,7 +187,7 @@ class ProcessContext:
         }
 
     def _images(self) -> list[object]:
-        """What says all of the images and labels that protocols look at."""
+        """Values that identify all images and labels that protocols read."""
         federation = self.federation
         train, test = federation.dataset.train, federation.dataset.test
         held_out = None if federation.held_out is None else cache.digest(federation.held_out)
@@ -185,8 +195,8 @@ class ProcessContext:
         return [images, len(train), len(test), federation.classes, held_out]
 
     def features_to_compare(self, network: Network) -> dict[str, np.ndarray]:
-        """What each configured comparison compares an encoder by, (n, D), by the comparison's name: of test images, or
-        of training images where there are none. The network's mode stays as it is.
+        """The features (n, D) by which each configured comparison compares an encoder, by the comparison's name: of
+        test images, or of training images if there are none. The network's mode is unchanged.
         """
         config, dataset, training = self.config.evaluation, self.federation.dataset, network.training
         pixels = dataset.test.pixels if len(dataset.test) else dataset.train.pixels
@@ -197,10 +207,11 @@ class ProcessContext:
         return found
 
     def evaluate_pixels(self) -> dict[str, float]:
-        """The scores of the raw pixels, by each configured protocol that can be measured on them: what an encoder has
-        to beat.
+        """The scores of the raw pixels by each configured protocol that can measure them: the baseline that an encoder
+        has to beat.
 
-        Each protocol's are remembered by themselves: they depend on neither model nor clients nor the other protocols.
+        Each protocol's scores are remembered separately: they depend on neither the model nor the clients nor other
+        protocols.
         """
         values, right, draws = dict[str, float](), dict[str, Counts](), dict[str, int]()
         for name, row in self.config.evaluation.on_pixels.items():
@@ -244,9 +255,9 @@ class ProcessContext:
         client: int | None = None,
         pixels: Callable[[np.ndarray], Tensor] = flattened,
     ) -> Material:
-        """What protocols look at: labelled training images, at most ``evaluation.train_images``, test images, and the
-        held-out training images where there are any. None: raw pixels, (N, S, S, C) to (N, D) as ``pixels`` reads them.
-        ``client`` is whose own test images count, None those of every client.
+        """What protocols read: labelled training images, at most ``evaluation.train_images``, test images, and the
+        held-out training images, if any. Without an encoder it is raw pixels, (N, S, S, C) to (N, D) as ``pixels``
+        reads them. ``client`` says whose own test images count; None: those of every client.
         """
         federation, config = self.federation, self.config.evaluation
         train, test, held_out = federation.dataset.train, federation.dataset.test, federation.held_out
@@ -271,8 +282,8 @@ class ProcessContext:
         )
 
     def _device_of_pixels(self) -> torch.device:
-        """Where raw pixels are measured: on this device if they take, as float32, at most ``PIXELS_SHARE`` of it, else
-        on the CPU. It goes by the whole GPU: what an actor's share is must not decide bits.
+        """The device on which raw pixels are measured: this one if they take, as float32, at most ``PIXELS_SHARE`` of
+        it, else the CPU. The whole GPU counts, because an actor's share must not decide bits.
         """
         dataset = self.federation.dataset
         side, channels = dataset.train.pixels.shape[2:]
@@ -280,7 +291,7 @@ class ProcessContext:
         return self.device if needed <= PIXELS_SHARE * device_memory(self.device) else torch.device("cpu")
 
     def _own_tests(self, client: int | None) -> dict[int, np.ndarray]:
-        """The rows of the test images that are this client's own, or of every client that takes part."""
+        """The rows of this client's own test images, or of every participating client's."""
         rows = self.federation.own_tests
         if rows is None:
             return {}

@@ -39,21 +39,21 @@ NO_WORD = re.compile(r"\?+|-{2,}|\.+")
 
 
 def remarks(dataset: Dataset, metrics: Collection[str] = ()) -> tuple[Note, ...]:
-    """All there is to know of images that no client holds; ``metrics`` as of ``of_classes``."""
+    """All notes on images that no client holds; ``metrics`` as in ``of_classes``."""
     count = len(dataset.skipped)
-    skipped = Note.shareable(f"{count} broken image{' is' if count == 1 else 's are'} left out")
+    skipped = Note.shareable(f"{plural(count, 'broken image is', 'broken images are')} left out")
     return as_notes([
         *([skipped] if count else []), *dataset.notes, *copied(dataset, (), None), *of_classes(dataset, metrics),
     ])  # fmt: skip
 
 
 def copied(dataset: Dataset, held: Sequence[NDArray[np.int64]], held_out: NDArray[np.int64] | None) -> Iterator[Note]:
-    """Lines on images with the same pixels: test images that are training images too, images to choose by that clients
-    train on, and training images that are there more than once, with one client or with several; of each how many
-    contradict their copies, having another label.
+    """Lines on images with the same pixels: test images that are also training images, held-out images (to choose by)
+    that clients train on, and duplicate training images, with one client or with several. Each line says how many have
+    another label than their copies.
 
     Args:
-        held: the training images of each client.
+        held: each client's training images.
         held_out: training images that nobody holds, to choose by.
     """
     if dataset.copies is None or not len(dataset.copies):
@@ -92,7 +92,7 @@ Labelled = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _under_other_labels(images: Labelled, trained: Labelled) -> NDArray[np.bool_]:
-    """Of which labelled images ``trained`` has labelled copies, but none with the image's label."""
+    """Which labelled images have labelled copies in ``trained``, but no copy with the image's own label."""
     (content, labels), (known, theirs) = images, trained
     most = int(max(labels.max(initial=0), theirs.max(initial=0))) + 1
     known, theirs = known[theirs >= 0], theirs[theirs >= 0]
@@ -101,7 +101,7 @@ def _under_other_labels(images: Labelled, trained: Labelled) -> NDArray[np.bool_
 
 
 def _remembered(known: int, other: int) -> str:
-    """What accuracy on ``known`` copies is, of which ``other`` have another label than the images they copy."""
+    """What accuracy means on ``known`` copies, ``other`` of which have another label than the images they copy."""
     if not other:
         return f": accuracy on {'it' if known == 1 else 'them'} is memory"
     if known == 1:
@@ -112,8 +112,8 @@ def _remembered(known: int, other: int) -> str:
 
 
 def over_share(labels: NDArray[np.int64], held_out: NDArray[np.int64], share: float, grouped: bool) -> Iterator[Note]:
-    """A line where many more of the labelled training images (N,) are held out to choose by than their share: classes
-    are small, and each gives one. ``grouped``: whole groups are held out.
+    """A line if far more of the labelled training images (N,) are held out to choose by than their share, because
+    classes are small and each gives one image. ``grouped``: whole groups are held out.
     """
     labelled = int((labels >= 0).sum())
     taken = int((labels[held_out] >= 0).sum())
@@ -139,9 +139,9 @@ def not_chosen_by(labels: NDArray[np.int64], held_out: NDArray[np.int64], protoc
 
 
 def of_classes(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[Note | str]:
-    """Lines on missing labels, and on the classes: one that by its name is none, those that are several labels of one
-    image, those of almost one name, those without a test image, the largest, the smallest. They advise none of
-    ``metrics``, those that a run measures.
+    """Lines on missing labels and on classes: one whose name says that it is no class, those that combine several
+    labels of one image, those with almost the same name, those without a test image, the largest and the smallest. They
+    recommend none of ``metrics``, which the run measures already.
     """
     yield from unlabelled_training(dataset)
     yield from unlabelled_tests(dataset)
@@ -155,8 +155,8 @@ def of_classes(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[Note
 
 
 def unlabelled_training(dataset: Dataset) -> Iterator[Note]:
-    """A line where some training images have a label and some have none, such as a client's folder without class
-    folders; where a table or a column says so already, none.
+    """A line if some training images have a label and some have none, such as those in a client's folder without class
+    folders; no line if a table or a column says so already.
     """
     labels = dataset.train.labels
     known = int((labels >= 0).sum())
@@ -180,7 +180,7 @@ def unlabelled_tests(dataset: Dataset) -> Iterator[Note]:
 
 
 def no_class(dataset: Dataset) -> Iterator[Note]:
-    """A line for each class whose name says that nobody labelled its images: it is measured as any other."""
+    """A line for each class whose name says that nobody labelled its images: it is measured like any other class."""
     for label, name in enumerate(dataset.train.class_names):
         if _means_none(name):
             count = sum(int((images.labels == label).sum()) for images in (dataset.train, dataset.test))
@@ -199,9 +199,9 @@ def _means_none(name: str) -> bool:
 
 
 def several_labels(dataset: Dataset) -> Iterator[Note]:
-    """A line where classes are called as several others together, such as ``Effusion|Mass`` beside ``Effusion`` and
-    ``Mass``: images with several labels each, of which every combination is read as a class. None where the source has
-    said so, as of columns that are a class each.
+    """A line if a class's name combines the names of others, such as ``Effusion|Mass`` beside ``Effusion`` and
+    ``Mass``: then images have several labels each, and every combination is read as a class. No line if the source has
+    said so, as it does for columns that are a class each.
     """
     if any(SEVERAL in note.text for note in dataset.notes):
         return
@@ -218,8 +218,8 @@ def several_labels(dataset: Dataset) -> Iterator[Note]:
 
 
 def almost_one_name(dataset: Dataset) -> Iterator[Note]:
-    """A line on classes, and on clients, whose names differ by capitals and blanks alone, as people type them into
-    tables.
+    """A line on classes, and on clients, whose names differ only in capitals and blanks, as names typed into tables
+    do.
     """
     for what, given in (("classes", dataset.train.class_names), ("clients", dataset.train.client_names)):
         alike: dict[str, list[str]] = {}
@@ -235,8 +235,8 @@ def almost_one_name(dataset: Dataset) -> Iterator[Note]:
 
 
 def untested_classes(dataset: Dataset) -> Iterator[Note]:
-    """A line on classes of the training images that no test image shows, unless the source has said why: images that
-    cannot be decoded are left out after it has.
+    """A line on classes of the training images that no test image shows, unless the source has said why. The source
+    says so before images that cannot be decoded are left out.
     """
     trained, tested = (np.unique(images.labels[images.labels >= 0]) for images in (dataset.train, dataset.test))
     missing = np.setdiff1d(trained, tested)
@@ -252,7 +252,7 @@ def untested_classes(dataset: Dataset) -> Iterator[Note]:
 
 
 def one_class_tested(dataset: Dataset) -> Iterator[Note]:
-    """A line where all labelled test images are of one class, and training images of others, too."""
+    """A line if all labelled test images are of one class, and training images are of others, too."""
     if (found := largest_class(dataset)) is not None and found.share == 1:
         told = "always naming it is right for all of them, and an accuracy says little"
         few = "labelled test images are of fewer than two classes"
@@ -285,8 +285,8 @@ def smallest_classes(dataset: Dataset) -> Iterator[Note]:
 
 @dataclass(frozen=True)
 class LargestClass:
-    """The class of the test images that most are of: its ``name``, its ``share`` of them, and ``chance``, 1 / (number
-    of their classes).
+    """The most frequent class of the test images: its ``name``, its ``share`` of them, and ``chance``, 1 / (number of
+    their classes).
     """
 
     name: str
@@ -295,8 +295,9 @@ class LargestClass:
 
 
 def largest_class(dataset: Dataset) -> LargestClass | None:
-    """The class whose name alone is right for a share of the labelled test images that is more than ``ABOVE_CHANCE``
-    above chance, or for all of them where training images are of other classes, too; None where there is none.
+    """The class for which always naming it would be right for a share of the labelled test images that is more than
+    ``ABOVE_CHANCE`` above chance, or for all of them if training images are of other classes, too; None if there is no
+    such class.
     """
     labels = dataset.test.labels[dataset.test.labels >= 0]
     counts = np.bincount(labels) if len(labels) else np.zeros(1, np.int64)
@@ -311,9 +312,7 @@ def largest_class(dataset: Dataset) -> LargestClass | None:
 
 
 def of_largest_class(dataset: Dataset, metrics: Collection[str] = ()) -> Iterator[str]:
-    """A line on the largest of several classes, where always naming it is worth much; a model card has that of every
-    run.
-    """
+    """A line on the largest of several classes if always naming it scores high; a model card has it for every run."""
     advice = "" if "balanced_accuracy" in metrics else ADVICE
     found = largest_class(dataset)
     if found is not None and found.share < 1:

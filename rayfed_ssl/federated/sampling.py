@@ -1,4 +1,4 @@
-"""Who is asked in a round: uniform draws of clients."""
+"""Draws the clients that are asked in a round, uniformly."""
 
 from __future__ import annotations
 

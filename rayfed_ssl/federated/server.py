@@ -20,7 +20,9 @@ Config = TypeVar("Config", bound=MethodConfig)
 
 
 def counting(scheme: Literal["size", "uniform"], clients: Sequence[int]) -> dict[int, float] | None:
-    """The weights of these clients in a mean (``cohort.mean(by=...)``): None, by their numbers of images, or all 1."""
+    """The weights of these clients in a mean (``cohort.mean(by=...)``): None for their numbers of images, else 1
+    each.
+    """
     return dict.fromkeys(clients, 1.0) if scheme == "uniform" else None
 
 
@@ -35,7 +37,7 @@ def pretrain(server: MethodServer[Any], cohort: Cohort) -> None:
 
 
 class MethodServer(Generic[Config]):
-    """Base of every server.
+    """Base class of every method's server.
 
     ``state`` holds everything that lasts from round to round: it is what a checkpoint stores. It may hold NumPy arrays
     and scalars, ``Weights``, bool, int, float, str and None, nested in dicts and lists (a tuple comes back as a list);
@@ -75,66 +77,66 @@ class MethodServer(Generic[Config]):
         return self.setup.initial(self.common_encoder)
 
     def start(self, cohort: Cohort) -> None:
-        """Called once, before the first round of a fresh run: set initial values, publish public data."""
+        """Called once, before the first round of a fresh run, to set initial values and publish public data."""
 
     def round(self, t: int, cohort: Cohort) -> None:
         """The paper's server procedure of round t = 1, 2, ..."""
         raise NotImplementedError
 
     def after_last_round(self, cohort: Cohort) -> None:
-        """Once, after the last of ``train.rounds``, also where it came to nothing: what clients then do by themselves
-        (``cohort.conclude``).
+        """Called once after the last of ``train.rounds``, even if that came to nothing. Clients may then do something
+        by themselves (``cohort.conclude``).
         """
 
     def counts(self, clients: Sequence[int]) -> dict[int, float] | None:
-        """How these clients count in the mean that a round ends with (``cohort.mean(by=...)``); None: by their number
-        of images.
+        """The weights of these clients in the mean that a round ends with (``cohort.mean(by=...)``); None: their
+        numbers of images.
         """
         return None
 
     def workload(self, operation: str, client: int) -> Workload | None:
-        """What an operation will cost a client, without the plug-ins' part: the images it will read and its reply's
-        bytes by field, exactly. None where that is known only afterwards; then deadlines cannot be kept.
+        """The exact cost of an operation for a client, without the plug-ins' part: the images it will read, and its
+        reply's bytes by field. None if that is known only afterwards; then deadlines cannot be kept.
         """
         return None
 
     def operations(self, t: int, client: int, met: Collection[int]) -> tuple[str, ...]:
-        """What a client of round t is asked for, in order, where ``workload`` knows what it costs.
+        """The operations that a client of round t is asked for, in order, if ``workload`` knows their cost.
 
         Args:
-            met: who was asked in earlier rounds.
+            met: the clients that were asked in earlier rounds.
         """
         return (TRAINS,)
 
     def rehearse(self, t: int) -> None:
-        """Take on what ``state`` would hold as round t begins, as far as ``workload`` and ``notes`` read it. ``run
-        --check`` calls it in place of ``start``. By default the global model has its first values.
+        """Set in ``state`` what it would hold at the beginning of round t, as far as ``workload`` and ``notes`` read
+        it. ``run --check`` calls this instead of ``start``. By default the global model gets its first values.
         """
         self.state.setdefault("weights", self.initial_weights())
 
     def publishes(self) -> Mapping[str, object]:
-        """What everybody is sent before the first round (``cohort.publish``), by name: values, or their sizes
+        """What every client is sent before the first round (``cohort.publish``), by name: values, or their sizes
         (``ledger.WireSize``).
         """
         return {}
 
     def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:
-        """What a client that is asked in round t >= 1 will be sent in that round, where nobody is lost, without the
-        plug-ins' part: its messages' fields by name, values or their sizes, each thing once. None where that is known
-        only afterwards.
+        """What a client that is asked in round t >= 1 will be sent in that round if no client is lost, without the
+        plug-ins' part: the fields of its messages by name, as values or their sizes, each object once. None if that is
+        known only afterwards.
 
         Args:
-            met: who was asked in earlier rounds.
+            met: the clients that were asked in earlier rounds.
         """
         return None
 
     def traffic(self, t: int, client: int, met: Collection[int]) -> Traffic | None:
-        """What a client that is asked in round t will be sent and send, exactly, where nobody is lost; without the
-        plug-ins' part: ``sends``, and the replies of the round's ``operations``. Round 0 is ``publishes``. None where
-        the sizes are known only afterwards.
+        """The exact bytes that a client that is asked in round t will be sent and will send if no client is lost,
+        without the plug-ins' part: ``sends``, and the replies of the round's ``operations``. Round 0 is ``publishes``.
+        None if the sizes are known only afterwards.
 
         Args:
-            met: who was asked in earlier rounds.
+            met: the clients that were asked in earlier rounds.
         """
         if not self.reaches_clients:
             return Traffic(0, 0)
@@ -146,7 +148,7 @@ class MethodServer(Generic[Config]):
 
     def with_replies(self, down: int, t: int, client: int, met: Collection[int]) -> Traffic | None:
         """The traffic of a client that is sent ``down`` bytes in round t >= 1 and replies to the round's ``operations``
-        with what their ``workload`` says; None where one is not known beforehand.
+        with as many bytes as their ``workload`` says; None if one of them is not known beforehand.
         """
         works = [self.workload(operation, client) for operation in self.operations(t, client, met)]
         known = [work.up_bytes for work in works if work is not None]
@@ -154,23 +156,23 @@ class MethodServer(Generic[Config]):
 
     def server_images(self, t: int, clients: Sequence[int]) -> int | None:
         """How many images the server's own work (``cohort.serve``, ``cohort.serve_all``) will read in round t, exactly,
-        where these clients are asked and nobody is lost; each once per pass, as clients' are counted. Round 0 is
-        ``start``. None where that is known only afterwards, or not written down. Only what is said before the first
-        round, as by ``run --check``, uses it; virtual time counts images as they are read.
+        if these clients are asked and none is lost. Each image counts once per pass, as for clients. Round 0 is
+        ``start``. None if the number is known only afterwards, or is not written down. Only forecasts before the first
+        round, such as ``run --check``, use it; virtual time counts images as they are read.
         """
         return None
 
     def asks_everybody(self, t: int) -> bool:
-        """True where round t needs all clients, whatever the participation fraction."""
+        """Whether round t needs all clients, whatever the participation fraction."""
         return False
 
     def wanted(self, t: int) -> int:
-        """How many clients round t wants: ``participation.fraction`` of them, at least one, or everybody."""
+        """How many clients round t wants: ``participation.fraction`` of them, at least one, or all of them."""
         clients = len(self.setup.clients)
         return clients if self.asks_everybody(t) else self.config.participants(clients)
 
     def asked(self, t: int) -> tuple[int, ...]:
-        """The clients of round t where all can be reached: a uniform draw without replacement of those it wants."""
+        """The clients of round t if all can be reached: a uniform draw, without replacement, of as many as it wants."""
         return selected(self.setup.clients, self.wanted(t), self.config.seed, t, "cohort")
 
     def fit_batches(self, client: int) -> Batches:
@@ -178,15 +180,15 @@ class MethodServer(Generic[Config]):
         return local_batches(self.config, int(self.setup.federation.sizes[client]))
 
     def fitting(self, client: int, **replied: Any) -> Workload:
-        """The workload of one `fit` over the client's shard, and of a reply of the sizes of these values."""
+        """The workload of one `fit` over the client's shard and of a reply with values of these sizes."""
         return Workload(self.fit_batches(client).images, sizes(replied, self.config.transport.up))
 
     def evaluated_encoders(self) -> list[EvaluatedEncoder]:
-        """The encoders this method ends with. By default the global one."""
+        """The encoders that this method ends with; by default the global one."""
         return [EvaluatedEncoder(None, self.common_encoder, self.weights)]
 
     def evaluated_before(self) -> list[EvaluatedEncoder]:
-        """What round 0 evaluates: the same encoders, untrained."""
+        """The encoders that round 0 evaluates: the same ones, untrained."""
         return self.evaluated_encoders()
 
     def own_encoders(self) -> list[EvaluatedEncoder]:
@@ -194,8 +196,8 @@ class MethodServer(Generic[Config]):
         return [EvaluatedEncoder(c, self.config.clients.encoder(c)) for c in self.setup.clients]
 
     def notes(self) -> Sequence[Note | str]:
-        """Lines worth saying once, before the first round: what an exchange costs, say. ``run --check`` asks for them
-        before ``start``. A ``Note`` gives the part that a model card shows; of plain text, a card shows nothing.
+        """Lines to print once, before the first round, such as the cost of an exchange. ``run --check`` asks for them
+        before ``start``. A ``Note`` says which part of it a model card shows; a card shows nothing of plain text.
         """
         return []
 
@@ -204,5 +206,5 @@ class MethodServer(Generic[Config]):
         return {}
 
     def privacy(self) -> dict[str, Any] | None:
-        """What was spent, for the summary; None where nothing is claimed."""
+        """The privacy that was spent, for the summary; None if the method claims none."""
         return None

@@ -1,4 +1,4 @@
-"""What a server, and a plug-in's server half, know before the first round."""
+"""What a server and a plug-in's server half know before the first round."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ class Setup:
         return self.federation.clients
 
     def network_size(self, encoder: str, way: Direction = "up") -> WireSize:
-        """The whole network of an architecture, buffers included, as it crosses on its way up or down."""
+        """The size of an architecture's whole network, buffers included, as it is sent up or down."""
         return self._size("network", encoder, self.initial, way)
 
     def target_size(self, encoder: str, way: Direction = "up") -> WireSize:
-        """What follows a network of an architecture as momentum target (``client.target_modules``), as it crosses on
-        its way up or down.
+        """The size of the momentum target of an architecture's network (``client.target_modules``), as it is sent up or
+        down.
         """
         network = InitialWeights(self.config, self.federation).network
         heads = build_objective(self.config.objective).target_heads
         return self._size("target", encoder, lambda name: pack(*target_modules(network(name), heads)), way)
 
     def network_sizes(self, encoder: str, way: Direction = "up", *, target: bool = False) -> dict[str, WireSize]:
-        """The fields ``weights`` and, with ``target``, ``target`` of a message or reply that carries both."""
+        """The sizes of a message's or reply's field ``weights`` and, if ``target`` is set, of its field ``target``."""
         found = {"weights": self.network_size(encoder, way)}
         return {**found, "target": self.target_size(encoder, way)} if target else found
 
     def _size(self, what: str, encoder: str, made: Callable[[str], Weights], way: Direction) -> WireSize:
-        """The size of an architecture's values, which are made once for it and not kept."""
+        """The size of an architecture's values, which are made once to measure them and are not kept."""
         if (what, encoder) not in self._sizes:
             weights, code = made(encoder), self.config.transport.code
             self._sizes[what, encoder] = {to: WireSize(weights.wire_bytes(code(to).size)) for to in DIRECTIONS}
         return self._sizes[what, encoder][way]
 
     def weight_bytes(self, encoder: str) -> int:
-        """What the whole network of an architecture takes on its way down, buffers included."""
+        """The bytes that an architecture's whole network takes on its way down, buffers included."""
         return self.network_size(encoder, "down").total
 
     @property

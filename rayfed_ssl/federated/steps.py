@@ -1,9 +1,9 @@
-"""A training step: forward, backward, optimiser, and what follows it; on a GPU as one CUDA graph, where that is wanted.
+"""A training step: forward, backward, optimiser, and what follows it; on a GPU as one CUDA graph, if that is wanted.
 
-A graph is recorded once in a while of local epochs and replayed for every further batch: the same kernels on the same
-values, so the same bits, without the time that launching them one by one takes. It reads and writes fixed memory, so
-each batch is copied to where the graph reads it (:class:`StaticStep`). Augmentation stays outside. So do the steps of
-Adam and AdamW, whose bias correction is a number that changes from step to step; a graph would keep the first one.
+A graph is recorded once in a fit and replayed for every further batch: the same kernels on the same values, so the same
+bits, without the time that it takes to launch kernels one by one. It reads and writes fixed memory, so each batch is
+copied to where the graph reads it (:class:`StaticStep`). Augmentation stays outside the graph. So do the updates of
+Adam and AdamW: their bias correction changes from step to step, and a graph would keep the first one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class NotStatic(RuntimeError):
-    """A step cannot be recorded: it moves what it works on, or waits for the device."""
+    """A step cannot be recorded: it moves the tensors that it works on, or waits for the device."""
 
 
 @dataclass
 class TrainStep:
-    """A step as PyTorch runs it. ``total`` sums the losses on their device; nothing waits for it.
+    """A step as PyTorch runs it. ``total`` sums the losses on their device, without waiting for it.
 
     Args:
         loss: (views, rows) -> scalar, the plug-ins' terms included.
@@ -76,9 +76,9 @@ class StaticStep(TrainStep):
     CPU the same body is called.
 
     Args:
-        memory: what the objective remembers from batch to batch, by name. A step that replaces a tensor is taken to
-            have changed it.
-        refused: called once where the step cannot be recorded; from then on it is a plain one.
+        memory: what the objective remembers from batch to batch, by name. If a step replaces a tensor, that counts as a
+            change of its values.
+        refused: called once if the step cannot be recorded; from then on it runs as a plain step.
     """
 
     memory: dict[str, Tensor] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class StaticStep(TrainStep):
 
     @property
     def counts_steps(self) -> bool:
-        """Whether the optimiser's arithmetic depends on how many steps it has done."""
+        """Whether the optimiser's arithmetic depends on the number of steps it has done."""
         return not isinstance(self.optimizer, (torch.optim.SGD, LARS))
 
     def __call__(self, views: Views, rows: Tensor) -> None:
@@ -133,14 +133,14 @@ class StaticStep(TrainStep):
             fixed.copy_(tensor)
 
     def settle(self) -> None:
-        """Bring what the step remembers back to where it was before."""
+        """Copy what the step remembers back to where it was before."""
         for name, fixed in self.fixed.items():
             if self.memory[name] is not fixed:
                 fixed.copy_(self.memory[name])
                 self.memory[name] = fixed
 
     def body(self) -> None:
-        """What is recorded."""
+        """The part of the step that is recorded."""
         self.gradient(self.inputs[:-1], self.inputs[-1])
         self.settle()
         if not self.counts_steps:
@@ -169,7 +169,7 @@ class StepMaker:
     """Which kind of step a process takes, as ``resources.cuda_graphs`` says, and which ones it cannot record.
 
     Raises:
-        UserError: graphs are demanded where there is no GPU.
+        UserError: graphs are demanded, and there is no GPU.
     """
 
     def __init__(self, wanted: str, device: torch.device) -> None:
@@ -184,7 +184,7 @@ class StepMaker:
             return plain
 
         def refuse(error: NotStatic) -> None:
-            """Go on without a graph of this step, and say so once. Raises UserError where graphs are demanded."""
+            """Go on without a graph of this step, and say so once. Raises UserError if graphs are demanded."""
             if self.wanted == "on":
                 raise UserError(f"resources.cuda_graphs: found 'on', but {name} cannot be recorded ({error})")
             self.refused.add(name)

@@ -1,4 +1,6 @@
-"""Columns of numbers in the files that a ``system:`` block names; every refusal names its key, in one line."""
+"""Reads columns of numbers from the files that a ``system:`` block names; every error is one line that names the
+key.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def read_table(path: Path, key: str) -> pa.Table:
 
 
 def column(table: pa.Table, name: str, path: Path, key: str) -> np.ndarray:
-    """A column of ``table`` as float64. Raises UserError where the column is missing or there more than once, holds no
+    """A column of ``table`` as float64. Raises UserError if the column is missing or appears more than once, holds no
     numbers, or holds NaN or infinity.
     """
     if (times := table.column_names.count(name)) != 1:

@@ -1,8 +1,8 @@
 """Kinds of reply fields: a method's row declares each field's kind, so that an audit (``rayfed-ssl leak``) knows which
 attack reads it.
 
-Weights under the name ``weights``, and a momentum target under ``target``, need no row. A field that is not declared
-crosses all the same; the audit names it among those that it does not read.
+Weights under the name ``weights``, and a momentum target under ``target``, need no row. A field that is not declared is
+sent all the same; the audit lists it among those that it does not read.
 
 Shapes: n images, V views, D projection, L entries, M public images of a round, K outputs of an encoder.
 """
@@ -26,9 +26,9 @@ class Correlation:
     """A matrix that is the mean of z z' over the projections z (D,) of the client's training images.
 
     Args:
-        summed: the client, projections (V, n, D) -> the same as the client summed them: clipped, scaled, ..
-        views: how many augmented views of an image the client may have summed.
-        matrix: the client, the field -> the mean (D, D).
+        summed: (client, projections (V, n, D)) -> the projections as the client summed them: clipped, scaled, ..
+        views: the number of augmented views of an image that the client may have summed.
+        matrix: (client, field) -> the mean (D, D).
     """
 
     summed: Callable[[EncoderClient[Any], Tensor], Tensor] = lambda client, z: z
@@ -38,10 +38,11 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Entries:
-    """Rows (L, D) that lie where the projections of the client's training images do: some of them, or their means.
+    """Rows (L, D) in the space of the projections of the client's training images: some of these projections, or their
+    means.
 
     Args:
-        network: the field of the reply with the weights of the network that projected them.
+        network: the reply's field with the weights of the network that made the projections.
     """
 
     network: str = "weights"
@@ -49,11 +50,11 @@ class Entries:
 
 @dataclass(frozen=True)
 class PublicOutputs:
-    """Rows (M, K): what the client's encoder makes of public images.
+    """Rows (M, K): the outputs of the client's encoder for public images.
 
     Args:
         rows: the client's reply -> the rows as the server reads them; None: the field as it is.
-        positions: the settings, the round, how many public images there are -> which of them the rows are of (M,).
+        positions: (settings, round, number of public images) -> which of the public images the rows belong to (M,).
     """
 
     rows: Callable[[Mapping[str, Any]], np.ndarray] | None = None

@@ -1,5 +1,5 @@
-"""The predicted cost of a client's operation: who replies in time is decided before any client trains. And the batches
-of local training, which the client draws and the server counts.
+"""The predicted cost of a client's operation, which decides who replies in time before any client trains; and the
+batches of local training, which the client draws and the server counts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ BOTH_WAYS = 3  # passes forward that one forward and back takes: back is about t
 @dataclass(frozen=True)
 class Workload:
     """``images``: source images the operation reads, each once per pass over it. ``up``: bytes of the reply by field,
-    as the ledger books them. ``passes``: what is computed beside `fit` on the objective's views, in passes of one image
-    forward through a network; one forward and back counts ``BOTH_WAYS``. Only `run --check`'s time estimate uses it.
+    as the ledger books them. ``passes``: what is computed besides `fit` on the objective's views, counted in forward
+    passes of one image through a network; a pass forward and back counts as ``BOTH_WAYS``. Only `run --check`'s time
+    estimate uses it.
     """
 
     images: int
@@ -26,12 +27,16 @@ class Workload:
 
     @classmethod
     def inferred(cls, images: int, views: int = 1, /, **replied: object) -> Workload:
-        """Each image read once, so many views of it passing forward, and a reply of the sizes of these values."""
+        """The workload of reading each image once, passing this many views of it forward, and replying with values of
+        these sizes.
+        """
         return cls(images, sizes(replied), views * images)
 
     @classmethod
     def trained(cls, images: int, views: int = 1) -> Workload:
-        """Training beside ``fit``: each image read once, so many views of it passing both ways."""
+        """The workload of training besides ``fit``: each image is read once, and this many views of it pass forward and
+        back.
+        """
         return cls(images, passes=BOTH_WAYS * views * images)
 
     @property
@@ -64,18 +69,18 @@ class Batches:
 
     @property
     def images(self) -> int:
-        """Images that these batches read."""
+        """The number of images that these batches read."""
         return self.steps * self.size
 
 
 def local_batches(settings: RunSettings, count: int, epochs: int | None = None, size: int | None = None) -> Batches:
-    """The batches out of ``count`` >= 1 images. All have as many rows, so that losses and correlations of batches are
-    comparable; short last ones are dropped.
+    """The batches out of ``count`` >= 1 images. All batches have the same number of rows, so that their losses and
+    correlations are comparable; a short last batch is dropped.
 
     Args:
-        epochs: passes over the images; None: ``train.local_steps`` where they are given, else ``train.local_epochs``.
-        size: rows of a batch; None: as the method says, and as many as objective and plug-ins are defined for. Of fewer
-            images a batch is all of them.
+        epochs: passes over the images; None: ``train.local_steps`` if they are given, else ``train.local_epochs``.
+        size: rows of a batch; None: the method's batch size, and at least as many as objective and plug-ins are defined
+            for. If there are fewer images, the batch is all of them.
     """
     train = settings.train
     if size is None:

@@ -200,7 +200,7 @@ def _finished_round(run: Path, wanted: int | None) -> int:
 
 
 def _guarantee(run: Path) -> Guarantee | None:
-    """That of the summary; None where there is none that can be read."""
+    """The guarantee in the summary; None where there is none that can be read."""
     try:
         return guarantee(known_summary(run))
     except (TypeError, ValueError):

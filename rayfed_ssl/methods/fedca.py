@@ -9,10 +9,10 @@ client's state.
 
 ``dictionary_size: 0``, ``ensembling: 0`` and ``alignment: false`` switch the modules off one by one.
 
-Differs: the paper does not say how K entries are drawn from many more: here uniformly, anew each round, for each client
-from the others' (``exclude_own``), of which the server keeps what each uploaded last. L_h and L_z are means over a
-batch, where eq. 11 and 12 have sums. z^t is of the clean image in eval mode. The alignment model trains on the run's
-objective.
+Differs: the paper does not say how K entries are drawn from many more. Here they are drawn uniformly, anew each round,
+for each client from those of the others (``exclude_own``); the server keeps what each client uploaded last. L_h and L_z
+are means over a batch, where eq. 11 and 12 have sums. z^t is of the clean image in eval mode. The alignment model
+trains on the run's objective.
 
 Shape legend: B batch, D projection, H features, n_u images of a client, K dictionary, U union of uploads, M public
 images.
@@ -44,27 +44,26 @@ from rayfed_ssl.objectives.simclr import SimCLRConfig, info_nce
 from rayfed_ssl.settings.blocks import MethodConfig
 from rayfed_ssl.settings.run import RunSettings
 
-K = "dictionary_size"  # in the server's state
 LARGEST = 1024  # entries of a dictionary whose size is not given
-IMAGES = "public_images"  # the name under which the public images are published, in older checkpoints, too
+IMAGES = "public_images"  # the name under which the public images are published
 
 
 class Config(MethodConfig):
     name: Literal["fedca"] = "fedca"
     dictionary_size: Annotated[int, Field(ge=0)] | None = None
-    """K, entries a client downloads, or all that there are while few clients have been asked; null: 1024, or as many as
-    all others have, where these are fewer; 0: no dictionary, nothing but weights goes up.
+    """K, how many entries a client downloads, or all that there are while few clients have been asked; null: 1024, or
+    as many as all others have, where these are fewer; 0: no dictionary, so only weights go up.
     """
     ensembling: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """a, what an entry keeps of its last value; 0: entries are this round's projections."""
+    """a, the share that an entry keeps of its last value; 0: entries are this round's projections."""
     exclude_own: bool = True
-    """Whether a client's draw holds no entries of its own."""
+    """Whether a client's own entries are left out of its draw."""
     alignment: bool = True
     """Whether features and projections of public images are held near the alignment model's."""
     beta: Annotated[float, Field(ge=0)] = 0.01
     """Weight of the alignment."""
     alignment_epochs: Annotated[int, Field(ge=1)] = 100
-    """Of the alignment model, on the public images."""
+    """Epochs of the alignment model on the public images."""
     alignment_batch: Annotated[int, Field(ge=2)] = 128
     """Public images per local step; all of them where they are fewer."""
 
@@ -156,9 +155,7 @@ class Client(EncoderClient[Config]):
         """h_al (M, H) and z_al (M, D) of the frozen alignment model: eval mode, clean images, not normalised."""
         network = self.context.network(self.encoder, "alignment")
         unpack(self.context.published["alignment_model"], network)
-        network.eval()
-        parts = torch.split(pixels, self.config.evaluation.batch_size)
-        h = torch.cat([network.represent(self.context.clean(part)) for part in parts])
+        h = self.context.outputs(network, pixels, network.represent)
         return h, network.project_features(h)
 
 
@@ -183,7 +180,6 @@ class Service(EncoderClient[Config]):
 class Server(MethodServer[Config]):
     def start(self, cohort: Cohort) -> None:
         self.weights = self.initial_weights()
-        self.state[K] = self.dictionary_size
         self.state["dictionaries"] = {}  # client -> (n_u, D), what it uploaded last
         if self.method.alignment:
             cohort.publish(IMAGES, np.asarray(self.setup.federation.public_images.pixels))
@@ -220,14 +216,9 @@ class Server(MethodServer[Config]):
 
     @property
     def dictionary_size(self) -> int:
-        """K of this run. One that is not given is kept with the state: runs of earlier versions took no more than the
-        smallest round uploads, and go on so.
-        """
-        if self.method.dictionary_size is not None:
-            return self.method.dictionary_size
-        if "dictionaries" in self.state and K not in self.state:
-            return min(LARGEST, smallest_round(self.config, self.setup.federation))
-        return int(self.state.get(K, min(LARGEST, most_entries(self.config, self.setup.federation))))
+        """K of this run."""
+        given = self.method.dictionary_size
+        return min(LARGEST, most_entries(self.config, self.setup.federation)) if given is None else given
 
     def notes(self) -> list[str]:
         if self.method.dictionary_size is not None or self.dictionary_size == LARGEST:
@@ -292,13 +283,6 @@ def most_entries(config: RunSettings, federation: Federation) -> int:
     """
     sizes = federation.sizes[list(federation.clients)]
     return int(sizes.sum() - (sizes.max() if config.method_as(Config).exclude_own else 0))
-
-
-def smallest_round(config: RunSettings, federation: Federation) -> int:
-    """The fewest entries that one round can upload for a client to draw from: those of the smallest clients."""
-    sizes = np.sort(federation.sizes[list(federation.clients)])
-    asked = config.participants(len(sizes))
-    return int(sizes[: asked - 1 if config.method_as(Config).exclude_own else asked].sum())
 
 
 def sources(method: Config) -> str:

@@ -30,11 +30,11 @@ from rayfed_ssl.settings.run import PluginConfig, RunSettings
 class Config(PluginConfig):
     name: Literal["feddecorr"] = "feddecorr"
     weight: Annotated[float, Field(ge=0)] = 0.1
-    """Of the decorrelation in the loss."""
+    """Weight of the decorrelation in the loss."""
     batch_free: bool = False
     """Whether the strength is the same whatever the batch size."""
     weights: Literal["size", "uniform"] = "size"
-    """As a method: how clients count in the mean, by their number of images or all the same."""
+    """Where it is the method: how clients count in the mean, by their number of images or all the same."""
 
     def minimum_batch(self, settings: RunSettings) -> int:
         return 3  # two rows are always perfectly correlated

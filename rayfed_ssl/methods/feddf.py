@@ -47,15 +47,15 @@ class Config(MethodConfig):
     weights: Literal["size", "uniform"] = "size"
     """How clients count in their architecture's mean: by their number of images, or all the same."""
     distance: Literal["mse", "cosine", "kl"] = "mse"
-    """Between the student's outputs and the ensemble's."""
+    """Distance between the student's outputs and the ensemble's."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of ``kl``."""
+    """Temperature of the softmaxes in the distance ``kl``."""
     steps: Annotated[int, Field(ge=1)] = 1000
-    """Of the distillation, per architecture and round (the paper: 10,000)."""
+    """Steps of the distillation, per architecture and round (the paper: 10,000)."""
     batch_size: Annotated[int, Field(ge=2)] = 128
     """Public images per step."""
     lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Of Adam, cosine over the steps."""
+    """Learning rate of the distillation's Adam, with a cosine schedule over the steps."""
     clip_norm: Annotated[float, Field(gt=0)] = 5.0
     """Largest norm of a step's gradient."""
 
@@ -108,12 +108,10 @@ class Service(EncoderClient[Config]):
             own.copy_(self.outputs(encoder, sent["weights"]))
         return {"agreed": consensus(outputs).cpu().numpy()}
 
-    @torch.no_grad()
     def outputs(self, encoder: str, weights: Weights) -> Tensor:
         """One teacher's projections of clean images in eval mode: (M, D)."""
-        network = self.loaded(encoder, weights).eval()
-        parts = torch.split(self.public_pixels(), self.config.evaluation.batch_size)
-        return torch.cat([network.project(self.context.clean(part)).float() for part in parts])
+        network = self.loaded(encoder, weights)
+        return self.context.outputs(network, self.public_pixels(), network.project)
 
     def distil(self, encoder: str, weights: Weights, agreed: np.ndarray) -> dict[str, Any]:
         """The student that ``weights`` become after all steps towards ``agreed`` (M, D)."""

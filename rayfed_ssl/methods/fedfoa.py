@@ -9,7 +9,7 @@ theorem).
 ``plugins: [{name: fedfoa}]`` adds the term to any method's local objective. ``method.name: fedfoa`` is this plug-in
 over a local objective; no weights cross, so every client may have its own architecture.
 
-The paper leaves open the norm of eq. 7, whose projections Z are, and how they are scaled (``norm``, ``views``,
+The paper leaves open the norm of eq. 7, whose projections Z holds, and how they are scaled (``norm``, ``views``,
 ``normalize``, ``scale``). R has a non-negative diagonal: with arbitrary signs, as of Householder's QR, its mean over
 batches would cancel, and traces could not be compared.
 
@@ -51,15 +51,15 @@ PAIRS_SHOWN = 16  # clients up to which every pair's distance is recorded
 class Config(PluginConfig):
     name: Literal["fedfoa"] = "fedfoa"
     weight: Annotated[float, Field(ge=0)] = 0.01
-    """lambda, of the term in the loss."""
+    """lambda, the weight of the term in the loss."""
     warmup: Annotated[int, Field(ge=0)] = 5
-    """Rounds without the term."""
+    """Rounds at the start without the term."""
     norm: Literal["frobenius", "squared", "mean"] = "frobenius"
-    """Of Z - Q* R; ``mean``: squared, over m n entries."""
+    """Norm of Z - Q* R in the term; ``mean``: squared and divided by the m n entries."""
     views: Literal["first", "both"] = "first"
     """Whose projections the term reads: the first view's, or both views'."""
     normalize: Literal["none", "rows", "columns"] = "none"
-    """Of Z before QR: rows to length 1, or columns to mean 0 and variance 1."""
+    """What is done to Z before QR: ``rows``, each to length 1; ``columns``, each to mean 0 and variance 1."""
     scale: bool = False
     """Whether R is divided by sqrt(m), which makes traces comparable between batch sizes."""
     correlation: Literal["batches", "round"] = "batches"

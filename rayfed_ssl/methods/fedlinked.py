@@ -48,9 +48,9 @@ CANCELLED = 1e-6  # of ||A_.j||: a sum of utilities not above this gives no targ
 class Config(TaskConfig):
     name: Literal["fedlinked"] = "fedlinked"
     eta: Annotated[float, Field(gt=0)] = 2.97
-    """Strength of the utilities, as they are recorded; training feels it with ``weighted_distillation`` alone."""
+    """Strength of the utilities that are recorded; it changes training only with ``weighted_distillation``."""
     utility_scale: Literal["sqrt_eta", "eta"] = "sqrt_eta"
-    """s, the factor of the utilities."""
+    """s, the factor of the utilities: the square root of ``eta``, or ``eta`` itself."""
     transformation: bool = True
     """Whether the maps B_kj are found; false leaves every representation in its own space."""
     weighted_distillation: bool = False
@@ -60,7 +60,7 @@ class Config(TaskConfig):
     fine_tune_epochs: Epochs = None
     """Epochs of the head on the frozen trunk; null: ``train.local_epochs``."""
     gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Of gamma ||theta||^2, as weight decay."""
+    """Weight of gamma ||theta||^2 in the loss, applied as weight decay."""
 
     @property
     def scale(self) -> float:

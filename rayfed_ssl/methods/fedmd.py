@@ -6,10 +6,10 @@ One exchange a round: the consensus down, outputs up; no weights cross. A client
 replies with the projections (M, D) of M clean public images, another subset each round. The server takes their mean,
 every client counting the same, the receiver included. Public images are published once; a subset follows from the seed.
 
-Differs: outputs are projections, where the paper has class logits, and the objective needs no labels. Spaces that
-nothing aligns are averaged; whether that helps is for the run to show. A round starts with the digest, so the first one
-has none, and what goes up in the last one serves nobody. Digesting is in eval mode: public images leave no trace in
-BatchNorm's statistics.
+Differs: outputs are projections, where the paper has class logits, and the objective needs no labels. Nothing aligns
+the clients' spaces before they are averaged; whether that helps, a run has to show. A round starts with the digest, so
+the first one has none, and what goes up in the last one is not used. Digesting is in eval mode: public images leave no
+trace in BatchNorm's statistics.
 
 Shape legend: M public images of a round, D projection.
 """
@@ -48,9 +48,9 @@ SOME = np.empty(0, np.float32)  # stands for a consensus where nothing has run
 class Config(MethodConfig):
     name: Literal["fedmd"] = "fedmd"
     subset: Annotated[int, Field(ge=1)] | None = None
-    """M, public images of a round; null: all (the paper: 5,000)."""
+    """M, how many public images a round uses; null: all (the paper: 5,000)."""
     distance: Literal["l1", "mse"] = "l1"
-    """Between a client's outputs and the consensus."""
+    """Distance between a client's outputs and the consensus."""
     public_epochs: Annotated[int, Field(ge=0)] = 1
     """Epochs on the public images before a client's first round."""
     digest_epochs: Annotated[int, Field(ge=1)] = 1
@@ -58,7 +58,7 @@ class Config(MethodConfig):
     digest_batch: Annotated[int, Field(ge=1)] = 256
     """Public images per step of the digest."""
     digest_lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Of Adam, for the digest."""
+    """Learning rate of the digest's Adam."""
 
     @property
     def needs_public(self) -> bool:

@@ -53,25 +53,25 @@ class Config(MethodConfig):
     student: EncoderName | None = None
     """The student's encoder; null: the clients' common one."""
     epochs: Count = 5
-    """Of the student on the public images, each round."""
+    """Epochs of the student on the public images, each round."""
     alignment_epochs: Count = 1
-    """Of each client's copy."""
+    """Epochs in which each client's copy is aligned with the student."""
     batch_size: Annotated[int, Field(ge=2)] = 128
     """Public images per step."""
     lr: Annotated[float, Field(gt=0)] = 0.032
-    """Of the SGD of student and alignment, constant."""
+    """Learning rate, constant, of the server's SGD: of the student and of the alignment."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of that SGD."""
+    """Momentum of the server's SGD."""
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
-    """Of that SGD."""
+    """Weight decay of the server's SGD."""
     self_weight: Annotated[float, Field(ge=0)] = 0.1
-    """Of the student's BYOL in its loss, whose momentum is ``objective.decay``."""
+    """Weight of BYOL in the student's loss; its target keeps ``objective.decay`` of itself at each step."""
     distillation: Annotated[float, Field(ge=0)] = 0.9
     """Weight of the distillation in the student's loss."""
     temperature: Annotated[float, Field(gt=0)] = 0.1
-    """Of the distillation."""
+    """Temperature of the distillation."""
     queue: Count = 1024
-    """K, mixtures of earlier batches that the distillation contrasts with."""
+    """K, how many mixtures of earlier batches the distillation contrasts with."""
     attention_hidden: Count = 4096
     """Hidden width of the attention."""
     attention: Count = 10

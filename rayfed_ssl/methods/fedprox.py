@@ -24,7 +24,7 @@ from rayfed_ssl.objectives.base import Step
 class Config(fedavg.Config):
     name: Literal["fedprox"] = "fedprox"
     mu: Annotated[float, Field(ge=0)] = 0.01
-    """Of mu/2 ||theta - theta_global||^2 in the loss."""
+    """Weight of the proximal term: mu/2 ||theta - theta_global||^2 is added to the loss."""
 
 
 def proximal(parameters: Sequence[Tensor], anchors: Sequence[Tensor], mu: float) -> Tensor:

@@ -1,19 +1,19 @@
 """FedSC: spectral contrast against everybody's correlations (Jing et al. 2024, Algorithm 1).
 
-A round has two exchanges: weights down and R_j up; R_{-j} down and weights up. The mean of the others, R_{-j} = sum_{k
-!= j} q_k R_k / (1 - q_j), lets client j contrast against images it never sees: L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2
-(1 - alpha) Tr(R_j R_{-j}) (eq. 5). With alpha = q_j the q-weighted sum of the clients' gradients is the gradient of
-the global loss (eq. 6).
+A round has two exchanges: weights down and R_j up; R_{-j} down and weights up. The mean of the others,
+``R_{-j} = sum_{k != j} q_k R_k / (1 - q_j)``, lets client j contrast against images it never sees:
+``L_j = -2 Tr R+_j + alpha ||R_j||^2 + 2 (1 - alpha) Tr(R_j R_{-j})`` (eq. 5). With alpha = q_j the q-weighted sum of
+the clients' gradients is the gradient of the global loss (eq. 6).
 
 The first round that shares asks everybody. A client that is not asked is represented by the matrix it sent last. An
-exchange whose matrices would serve in no round with alpha below 1 does not take place.
+exchange is left out if alpha is 1 in every round that would use its matrices.
 
 With ``method.privacy`` each client adds Gaussian noise to R_j before it leaves (Algorithm 2, DP-CalR). Embeddings are
 clipped to ||z||^2 <= mu = ``objective.clip`` in sharing and in training. A client's epsilon counts the matrices it did
 release. Nothing else that leaves a client is private: see ``rayfed_ssl.methods.parts.privacy``.
 
 Differs: in the released code clients count alike (``weights`` and ``rest``: uniform) and alpha falls towards 0.2
-(``alpha_floor``), which is q_j of five equal clients alone; here it falls towards q_j.
+(``alpha_floor``), which is q_j only if there are five equal clients; here it falls towards q_j.
 
 Shape legend: D projection, N clients.
 """
@@ -63,17 +63,17 @@ class Config(MethodConfig):
     weights: Literal["size", "uniform"] = "size"
     """How clients count in the mean of models: by their number of images, or all the same."""
     alpha: Literal["decay", "share"] = "decay"
-    """Linearly from 1 to the floor over rounds, or q_j throughout."""
+    """Weight of a client's own correlations: ``decay``, linearly from 1 towards the floor; ``share``, always q_j."""
     alpha_floor: Annotated[float, Field(ge=0, le=1)] | None = None
     """Alpha falls from 1 towards it: 1 - (1 - floor) (t - 1) / rounds in round t; null: q_j."""
     sharing_passes: Annotated[int, Field(ge=1)] = 10
-    """V', views per image that R_j is averaged over."""
+    """V', how many views of an image R_j is averaged over."""
     rest: Literal["shares", "uniform"] = "shares"
     """How the others count in R_{-j}: by their number of images, or all the same."""
     sharing_mode: Literal["eval", "train"] = "eval"
-    """Mode of the network as it shares; ``train``: BatchNorm's statistics of the batch."""
+    """Mode of the network that R_j is computed with; ``train``: BatchNorm uses the statistics of the batch."""
     share_every: Annotated[int, Field(ge=1)] = 1
-    """Rounds between exchanges of R; in between the last ones serve."""
+    """R is exchanged every so many rounds; in between the last matrices are used."""
     share_rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     """The rounds that exchange R, in place of ``share_every``."""
     privacy: PrivacyConfig | None = None

@@ -1,4 +1,4 @@
-"""FedU: clients take the global encoder always, the global predictor only while they have not diverged (Zhuang et al.
+"""FedU: clients always take the global encoder, but the global predictor only if they have not diverged (Zhuang et al.
 2021, "Collaborative unsupervised visual representation learning from decentralized data").
 
 One exchange a round, of encoder, projector and predictor, as in FedBYOL. A client takes the global online encoder. Its

@@ -53,26 +53,26 @@ Count = Annotated[int, Field(ge=1)]
 class Config(fedavg.Config):
     name: Literal["fedu2"] = "fedu2"
     uniformity: Weight = FUR_WEIGHT
-    """Of FUR in the loss."""
+    """Weight of FUR in the loss."""
     tangent_spaces: Count = 6
-    """Of the sphere, that FUR compares distributions in."""
+    """Tangent spaces of the sphere in which FUR compares distributions."""
     directions: Count = 6
-    """In each tangent space."""
+    """Directions in each tangent space along which FUR compares them."""
     rotation: Weight = 1.0
     """Weight of the quarter turns' cross-entropy."""
     eua: bool = True
     """Whether the server's step is EUA; false: FedAvg's mean."""
     lr: Annotated[float, Field(gt=0)] | None = None
-    """Of the server's step; 8 for a ResNet-18 in the authors' code."""
+    """Learning rate of the server's step (the authors' code: 8, for a ResNet-18); null: see ``relative``."""
     relative: bool | None = None
-    """Whether it follows from how far clients moved, instead; null: where ``lr`` is not given."""
+    """Whether that rate follows from how far clients moved, in place of ``lr``; null: if ``lr`` is not given."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """T sharpens shares to q^(1/T) in running statistics, and in the mean without ``eua``; towards 0 the largest alone
-    counts.
+    """T, which sharpens shares to q^(1/T) in running statistics, and in the mean without ``eua``; towards 0 only the
+    largest counts.
     """
     equalise: bool | None = None
-    """Whether clients take about as many steps, by local epochs up to 10; with ``train.local_steps`` they do already.
-    null: as ``eua``.
+    """Whether small clients train more local epochs, up to 10, so that all take about as many steps, as they do anyway
+    with ``train.local_steps``; null: as ``eua``.
     """
 
     @property
@@ -91,13 +91,13 @@ class PluginBlock(PluginConfig):
 
     name: Literal["fur"] = "fur"
     weight: Weight = FUR_WEIGHT
-    """Of FUR in the loss."""
+    """Weight of FUR in the loss."""
     tangent_spaces: Count = 6
-    """Of the sphere, that FUR compares distributions in."""
+    """Tangent spaces of the sphere in which FUR compares distributions."""
     directions: Count = 6
-    """In each tangent space."""
+    """Directions in each tangent space along which FUR compares them."""
     weights: Literal["size", "uniform"] = "size"
-    """As a method: how clients count in the mean, by their number of images or all the same."""
+    """Where it is the method: how clients count in the mean, by their number of images or all the same."""
 
 
 def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, draws: torch.Generator) -> Tensor:

@@ -3,11 +3,11 @@
 One exchange a round, as in FedAvg: weights down, weights up, the predictor's included. The downloaded model stays
 frozen beside the one in training and teaches it: no further traffic. The loss of a batch is the sum of four terms.
 Local: NT-Xent of both views, and how alike the views relate to a batch of random images. Global: the same with the
-predictions u = p(z) in place of z and the teacher's projections in place of view 2 and of the random images'. Both
-global weights 0 leave the local loss; with ``local_relation: 0``, too, it is FedSimCLR.
+predictions u = p(z) in place of z and the teacher's projections in place of view 2 and of the random images'. With
+both global weights 0 the local loss is left; with ``local_relation: 0``, too, it is FedSimCLR.
 
-Differs: clients count by their images among those asked; the released code takes shares of all clients, by position, so
-that with partial participation they belong to others and do not sum to 1. As in the code the relational target is not
+Differs: clients count by their images among those asked. The released code takes shares of all clients, by position:
+with partial participation they are other clients' and do not sum to 1. As in the code the relational target is not
 detached, and the divergence is KL(m || s); the random images are another batch of the client's, one view each.
 
 Shape legend: B batch, D projection.
@@ -40,7 +40,7 @@ Weight = Annotated[float, Field(ge=0)]
 class Config(fedavg.Config):
     name: Literal["fedx"] = "fedx"
     target_temperature: Annotated[float, Field(gt=0)] = 0.1
-    """Of the relations' target; NT-Xent and the relations themselves have ``objective.temperature``."""
+    """Temperature of the relations' target; NT-Xent and the relations themselves use ``objective.temperature``."""
     local_relation: Weight = 1.0
     """Weight of the relations between a client's own views."""
     global_contrast: Weight = 1.0

@@ -20,7 +20,7 @@ Shape legend: N public images, B batch, m anchors, d embedding (d_k of client k)
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -63,27 +63,27 @@ class Options(MethodConfig):
     """Both methods' options."""
 
     tau_teacher: Positive = 0.1
-    """tau_T, which sharpens the clients' similarities."""
+    """tau_T, the temperature that sharpens the clients' similarities."""
     tau_student: Positive = 0.1
-    """tau_S of the student's similarities."""
+    """tau_S, the temperature of the student's similarities."""
     anchors: Annotated[int, Field(ge=2)] | None = None
-    """m; null: 2048, or all public images where they are fewer."""
+    """m, the number of anchors; null: 2048, or all public images where they are fewer."""
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.999
-    """zeta, of the encoder of the anchors' keys."""
+    """zeta, what the momentum encoder of the anchors' keys keeps of itself at each step."""
     epochs: Annotated[int, Field(ge=1)] = 20
-    """Of the distillation (the paper: 200), not of the clients."""
+    """Epochs of the server's distillation (the paper: 200), not of the clients' training."""
     batch_size: Annotated[int, Field(ge=2)] = 128
     """Public images per step of the distillation."""
     lr: Positive = 1e-3
-    """Of Adam, for the distillation."""
+    """Learning rate of the distillation's Adam."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-6
-    """Of the distillation."""
+    """Weight decay of the distillation."""
     self_anchor: Literal["keep", "mask"] = "keep"
     """Whether a query's own key stays among its anchors."""
     upload: Literal["float32", "float16", "int8"] = "float32"
-    """Type of the representations sent; ``int8``: a row is divided by its largest entry / 127."""
+    """Type of the representations sent; ``int8``: each row is scaled to a largest magnitude of 127, and rounded."""
     representation: Literal["head", "backbone"] = "head"
-    """z = g(f(x)), as the code, or h = f(x), as the cost example."""
+    """What is sent: ``head``, z = g(f(x)), as in the code; ``backbone``, h = f(x), as in the paper's cost example."""
     student: EncoderName | None = None
     """The student's encoder; null: the clients' common one."""
 
@@ -216,14 +216,9 @@ class Client(Embedding):
         self.fit()
         if weights is None:
             self.keep_own()
-        return encode_rows(torch.cat(list(self.clean_units(self.published_pixels()))), self.method.upload)
-
-    @torch.no_grad()
-    def clean_units(self, pixels: Tensor) -> Iterator[Tensor]:
-        """Unit rows of clean images in their order, in eval mode."""
-        self.network.eval()
-        for part in torch.split(pixels, self.config.evaluation.batch_size):
-            yield self.units(self.network, self.context.clean(part))
+        network, public = self.network, self.published_pixels()
+        rows = self.context.outputs(network, public, lambda images: self.units(network, images))
+        return encode_rows(rows, self.method.upload)
 
 
 class Service(Embedding):

@@ -36,9 +36,9 @@ class Config(fedavg.Config):
     warmup: Annotated[int, Field(ge=0)] = 3
     """Rounds of FedAvg's mean at the start."""
     normalize: bool = False
-    """Whether the sum is divided by that of the cosines' magnitudes."""
+    """Whether the sum is divided by the sum of the cosines' magnitudes."""
     as_code: bool = False
-    """Whether running statistics count by their cosines, too."""
+    """Whether running statistics count by their cosines, too, as in the authors' code."""
 
 
 def angular_divergence(x: np.ndarray, start: np.ndarray) -> float:

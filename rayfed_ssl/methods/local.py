@@ -1,7 +1,7 @@
 """Local (min-local, separate): every client trains alone from its initial values; nothing crosses the wire.
 
-It is what a method that exchanges something has to beat, on whatever objective is configured. A round is the run's
-local epochs, so that it compares round for round with such methods. With ``data.tasks`` and the supervised objective it
+Any method that exchanges something has to beat it, on whatever objective is configured. A round is the run's local
+epochs, so the two can be compared round for round. With ``data.tasks`` and the supervised objective it
 is FedLinked's "separate": the same initial epochs, early stopping and roll-back.
 """
 

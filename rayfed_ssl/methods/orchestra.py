@@ -56,17 +56,17 @@ class Config(MethodConfig):
     weights: Literal["size", "uniform"] = "size"
     """How clients count in the means of both networks: by their number of images, or all the same."""
     global_clusters: Annotated[int, Field(ge=2)] = 128
-    """G, of the server."""
+    """G, how many global clusters the server fits."""
     local_clusters: Count = 16
-    """L, of a client; fewer where its memory is smaller."""
+    """L, how many clusters a client finds; fewer where its memory is smaller."""
     memory: Annotated[int, Field(ge=2)] = 128
-    """M, projections that a client clusters; all images where it has fewer."""
+    """M, how many projections a client clusters; as many as it has images, where these are fewer."""
     decay: Annotated[float, Field(ge=0, le=1)] = 0.996
-    """Of the momentum target."""
+    """What the momentum target keeps of itself at each step."""
     rotation: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the turns' cross-entropy."""
     fit_steps: Annotated[int, Field(ge=0)] = 500
-    """Of the server's SGD on the global centroids."""
+    """Steps of the server's SGD on the global centroids."""
     fit_lr: Annotated[float, Field(gt=0)] = 0.01
     """Learning rate of that SGD."""
 

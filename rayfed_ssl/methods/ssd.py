@@ -1,13 +1,13 @@
 """SSD: clients are drawn apart into subspaces of their own, and features follow projections (Fang et al. 2025, "Soft
 separation and distillation: toward global uniformity in federated unsupervised learning").
 
-One exchange a round, as in FedAvg: weights down, weights up. Once, a client gets its w = floor(D / clients) dimensions
-of a random orthonormal basis, which follows from the run's seed. To the local objective come two terms per view:
-projections are drawn towards their own image stretched along these dimensions (separation), and the softmax of features
-should be that of projections (distillation). Both weights 0 leave FedAvg over the objective.
+One exchange a round, as in FedAvg: weights down, weights up. Each client is given, once, its own w = floor(D / clients)
+dimensions of a random orthonormal basis, which follows from the run's seed. Two terms per view are added to the local
+objective: projections are drawn towards their own image stretched along these dimensions (separation), and the softmax
+of features should be that of projections (distillation). With both weights 0 it is FedAvg over the objective.
 
-Differs: dimensions belong to a client; in the released code to a position among those asked, so with partial
-participation they change from round to round. Clients count by images, where the code counts batches.
+Differs: dimensions belong to a client. In the released code they belong to a position among those asked, so with
+partial participation they change from round to round. Clients count by images, where the code counts batches.
 
 Shape legend: B batch, D projection and feature, w dimensions of a subspace.
 """
@@ -47,7 +47,7 @@ class Config(fedavg.Config):
     distillation: Annotated[float, Field(ge=0)] = 0.1
     """Weight of the distillation."""
     temperature: Annotated[float, Field(gt=0)] = 0.5
-    """Of the distillation."""
+    """Temperature of the distillation."""
 
 
 class Client(EncoderClient[Config]):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Encoder(nn.Module):
-    """f: images (B, C, S, S) -> features (B, dim); C is 3, or 1 for grey images."""
+    """f: images (B, C, S, S) -> features (B, dim); C is ``data.channels``."""
 
     dim: int
 
@@ -47,12 +47,12 @@ def patches(images: Tensor, side: int) -> Tensor:
 
 
 def chosen(rows: Tensor, indices: Tensor) -> Tensor:
-    """Of each image's rows (B, N, V) those at ``indices`` (B, K): (B, K, V)."""
+    """The rows at ``indices`` (B, K) of each image's ``rows`` (B, N, V): (B, K, V)."""
     return rows.gather(1, indices[:, :, None].expand(-1, -1, rows.shape[2]))
 
 
 def device_of(network: nn.Module) -> torch.device:
-    """That of its first parameter; the CPU where it has none."""
+    """The device of its first parameter; the CPU where it has none."""
     return next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
 
 

@@ -1,7 +1,7 @@
 """The table of encoders and the plain convolutional ones among them.
 
-Every encoder maps (B, C, S, S) to (B, dim), S being ``data.image_size`` and C 3 or, for grey images, 1. Ours scale all
-their channels by ``model.width``; beside them stand timm's and torchvision's.
+Every encoder maps (B, C, S, S) to (B, dim), S being ``data.image_size`` and C ``data.channels``. Ours scale all their
+channels by ``model.width``; beside them stand timm's and torchvision's.
 Shapes: B batch, C channels, S image side.
 """
 

@@ -23,11 +23,11 @@ class HeadConfig(Block):
     hidden: tuple[PositiveInt, ...] = ()
     """Width of each hidden layer."""
     batch_norm: Literal["none", "hidden", "all"] = "none"
-    """``hidden``: before each ReLU; ``all``: of the output, too, there without scale and shift. Where a run does not
-    say, its objective does: ``all`` for ``simsiam``.
+    """Where there is BatchNorm: ``hidden``, before each ReLU; ``all``, also on the output, without scale and shift
+    there. If a run does not say, its objective does: ``all`` for ``simsiam``.
     """
     bias: bool = True
-    """Whether linear layers have one."""
+    """Whether linear layers have a bias."""
 
 
 # The heads of the papers, usable by name in YAML: ``model: {projector: fedsc}``. Their input is the encoder's feature
@@ -63,9 +63,9 @@ class PatchDecoderConfig(Block):
     dim: Annotated[PositiveInt, Field(multiple_of=4)] = 96
     """Width of its tokens, a multiple of 4."""
     layers: PositiveInt = 4
-    """Blocks."""
+    """Number of its blocks."""
     heads: PositiveInt = 3
-    """Of each block's attention; they share the width evenly."""
+    """Attention heads of each block; they share the width evenly."""
 
     @model_validator(mode="after")
     def _even(self) -> Self:
@@ -80,7 +80,7 @@ class StartConfig(Block):
     path: Path
     """``FILE.safetensors``, ``FILE.pth``, or a finished run's folder."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """Digest of what is there, which a run writes down; null: any."""
+    """Digest that the file or encoder must have; a run writes it down; null: any."""
 
 
 def _named_start(value: Any) -> Any:
@@ -96,7 +96,7 @@ class ModelConfig(Block):
     width: float = Field(1.0, gt=0)
     """Multiplies the channels of every encoder."""
     projector: Head = HeadConfig(hidden=(128,), dim=64)
-    """g, from features to projections; or the name of a paper's."""
+    """g, from features to projections, layer by layer or by the name of a paper's."""
     predictor: Head | None = None
     """p, from projections to predictions; null: the projector's shape again."""
     calibration: PositiveInt | None = None
@@ -104,11 +104,11 @@ class ModelConfig(Block):
     (FedFoA, section 3.5); null: none.
     """
     dropout: float | None = Field(None, ge=0, lt=1)
-    """Of ``fedlinked_cnn``; null: the paper's value."""
+    """Dropout of ``fedlinked_cnn``; null: the paper's value."""
     representation: PositiveInt | None = None
-    """r of ``fedlinked_cnn``, the width of its features; null: the paper's value."""
+    """Width of ``fedlinked_cnn``'s features, r; null: the paper's value."""
     channels: PositiveInt | None = None
-    """c of the first block of ``fedlinked_cnn``; null: the paper's value."""
+    """Channels of ``fedlinked_cnn``'s first block, c; null: the paper's value."""
     head_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout before the classifier."""
     initial: Literal["common", "own"] = "common"
@@ -117,7 +117,7 @@ class ModelConfig(Block):
     """
     start: Start | None = None
     prototypes: PositiveInt = 512
-    """K, prototypes of projections (SwAV, DINO)."""
+    """K, how many prototypes there are (SwAV, DINO)."""
     patch: Annotated[int, Field(ge=2)] | None = None
     """Side of ``vit_tiny``'s patches, in pixels; null: 4."""
     patch_decoder: PatchDecoderConfig = PatchDecoderConfig()

@@ -38,7 +38,7 @@ class AlignUniformConfig(ObjectiveConfig):
     uniformity: float = Field(default=1.0, ge=0)
     """Weight of the uniformity."""
     t: float = Field(default=2.0, gt=0)
-    """Of the Gaussian potential exp(-t d^2)."""
+    """t of the Gaussian potential exp(-t d^2)."""
 
 
 @dataclass(frozen=True)

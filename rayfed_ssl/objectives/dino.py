@@ -61,9 +61,9 @@ def moved_center(center: Tensor, scores: Tensor, decay: float) -> Tensor:
 class DINOConfig(ObjectiveConfig):
     name: Literal["dino"] = "dino"
     temperature: float = Field(default=0.1, gt=0)
-    """Of the student's softmax."""
+    """Temperature of the student's softmax."""
     teacher_temperature: float = Field(default=0.04, gt=0)
-    """Of the teacher's softmax."""
+    """Temperature of the teacher's softmax."""
     decay: float = Field(default=0.99, ge=0, le=1)
     """What the teacher keeps of itself at each step (the paper: 0.996, rising to 1)."""
     center_decay: float = Field(default=0.9, ge=0, le=1)

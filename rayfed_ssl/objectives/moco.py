@@ -54,7 +54,7 @@ def enqueued(queue: Tensor, keys: Tensor) -> Tensor:
 class MoCoConfig(ObjectiveConfig):
     name: Literal["moco"] = "moco"
     temperature: float = Field(default=0.2, gt=0)
-    """Of the softmax."""
+    """Temperature of the softmax."""
     decay: float = Field(default=0.99, ge=0, le=1)
     """What the key encoder keeps of itself at each step."""
     queue: int = Field(default=4096, ge=1)

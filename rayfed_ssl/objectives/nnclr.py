@@ -53,7 +53,7 @@ def neighbour_contrast(z: Tensor, p: Tensor, queue: Tensor, temperature: float) 
 class NNCLRConfig(ObjectiveConfig):
     name: Literal["nnclr"] = "nnclr"
     temperature: float = Field(default=0.1, gt=0)
-    """Of the softmax."""
+    """Temperature of the softmax."""
     queue: int = Field(default=1024, ge=1)
     """Projections of earlier batches among which neighbours are looked for (the paper: 98304 of ImageNet). One as large
     as a client's shard holds an earlier view of every image, which is its own nearest neighbour.

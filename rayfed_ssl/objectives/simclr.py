@@ -61,7 +61,7 @@ def info_nce(z_a: Tensor, z_b: Tensor, temperature: float, bank: Tensor | None =
 class SimCLRConfig(ObjectiveConfig):
     name: Literal["simclr"] = "simclr"
     temperature: float = Field(default=0.1, gt=0)
-    """Of the softmax."""
+    """Temperature of the softmax."""
     directional: bool = False
     """Whether the loss is InfoNCE from view 1 to view 2 in place of NT-Xent."""
 

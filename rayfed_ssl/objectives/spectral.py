@@ -69,7 +69,7 @@ def spectral_loss(z: Tensor | Sequence[Tensor], rest: Tensor | None = None, alph
 class SpectralConfig(ObjectiveConfig):
     name: Literal["spectral"] = "spectral"
     views: int = Field(default=2, ge=2)
-    """V, of an image."""
+    """V, how many views of an image."""
     clip: float | None = Field(default=4.0, gt=0)
     """mu, the bound on ``||z||^2``; null: projections stay as they are.
 

@@ -64,11 +64,11 @@ def normalise_(prototypes: Tensor) -> None:
 class SwAVConfig(ObjectiveConfig):
     name: Literal["swav"] = "swav"
     temperature: float = Field(default=0.1, gt=0)
-    """Of the softmax."""
+    """Temperature of the softmax."""
     epsilon: float = Field(default=0.05, gt=0)
-    """Entropy of the codes."""
+    """Weight of the codes' entropy: the larger, the softer the codes."""
     iterations: int = Field(default=3, ge=1)
-    """Of Sinkhorn's algorithm."""
+    """Iterations of Sinkhorn's algorithm."""
     freeze_rounds: int = Field(default=1, ge=0)
     """Rounds at the start in which prototypes stay as they are (SwAV: its first epoch)."""
     queue: int = Field(default=0, ge=0)

@@ -1,1 +1,1 @@
-"""What a run writes into its folder: Parquet tables, TensorBoard, figures, summary and environment."""
+"""The records that a run writes into its folder: Parquet tables, TensorBoard, figures, summary and environment."""

@@ -1,7 +1,7 @@
-"""Runs compared: a measure's mean and spread over seeds, paired differences to the first row, bytes, hours, epsilon.
+"""Compares runs: each measure's mean and spread over seeds, paired differences to the first row, bytes, hours, epsilon.
 
-A row is one set of settings; its runs differ in the seed alone. Values are those of the last round, so nothing is
-chosen by test labels. Shapes: n seeds that two rows have in common.
+A row is one set of settings; its runs differ only in the seed. Values are those of the last round, so nothing is chosen
+by test labels. Shapes: n seeds that two rows have in common.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ONE_SEED: dict[str, Over] = {
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation (n - 1 in the denominator; None of one value) of ``count`` values."""
+    """Mean and standard deviation (n - 1 in the denominator; None for one value) of ``count`` values."""
 
     mean: float
     deviation: float | None
@@ -51,8 +51,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of n paired differences and its 95% confidence interval over them; None where n is 1, or where all of
-    them are alike: few that agree by chance would tell everything apart.
+    """The mean of n paired differences and its 95% confidence interval over them. The interval is None if n is 1, or if
+    all differences are alike: otherwise a few that agree by chance would tell everything apart.
 
     ``drawn``: the interval that counts images or clients too; or, in words, why there is none.
     """
@@ -65,28 +65,31 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """What it is judged by: the interval that counts images or clients, else that over seeds; None without both."""
+        """The interval that decides: the one that counts images or clients, else the one over seeds; None without
+        either.
+        """
         if isinstance(self.drawn, DrawnInterval):
             return self.drawn.low, self.drawn.high
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def over(self) -> Over | None:
-        """What ``interval`` is over."""
+        """In words, what ``interval`` is over."""
         if isinstance(self.drawn, DrawnInterval):
             return (ONE_SEED if self.count == 1 else BOTH)[self.drawn.of]
         return None if self.low is None else SEEDS
 
     def judged(self, margin: float = MARGIN) -> Judgement | None:
-        """What it is called (see :mod:`rayfed_ssl.records.significance`); None without an interval."""
+        """The word for the difference (see :mod:`rayfed_ssl.records.significance`); None without an interval."""
         return None if self.interval is None else judged(*self.interval, margin)
 
 
 @dataclass(frozen=True)
 class Row:
     """One row: ``values`` by measure and seed. ``runs`` are the complete ones; ``unfinished`` says what became of the
-    others. ``differing``: settings beyond the method that are not the first row's: key -> (the first row's, its own).
-    ``before``: of a row that nobody trained for, the runs that measured it, with its values and answers as theirs.
+    others. ``differing`` has the settings beyond the method that differ from the first row's: key -> (the first row's
+    value, its own). ``before``: for a row without training, the runs that measured it, which hold its values and
+    answers.
     """
 
     name: str
@@ -98,15 +101,15 @@ class Row:
 
     @property
     def trained(self) -> bool:
-        """Whether it stands for runs, and not for what they began with."""
+        """Whether the row stands for trained runs, and not for what they began with."""
         return bool(self.runs or self.unfinished)
 
     def spread(self, measure: str) -> Spread | None:
         return spread(list(self.values.get(measure, {}).values()))
 
     def difference(self, first: Row, measure: str) -> Difference | None:
-        """To the first row, over the seeds that both have, on the same images; None where there are none, or this is
-        the first row.
+        """The difference to the first row over the seeds that both have on the same images; None if there are none, or
+        if this is the first row.
         """
         if self is first:
             return None
@@ -119,18 +122,18 @@ class Row:
         return replace(found, drawn=drawn_interval(own_runs, their_runs, seeds, measure))
 
     def common_seeds(self, first: Row, measure: str) -> list[int]:
-        """The seeds that both rows have a value of, on the same images."""
+        """The seeds for which both rows have a value on the same images."""
         common = self.values.get(measure, {}).keys() & first.values.get(measure, {}).keys()
         runs = {seed: (self.runs[seed], first.runs[seed]) for seed in self.runs.keys() & first.runs.keys()}
         return sorted(s for s in common if s not in runs or runs[s][0].measures_alike(runs[s][1], measure))
 
     def on_other_images(self, first: Row) -> list[int]:
-        """The seeds whose runs have other images than the first row's: nothing can be paired there."""
+        """The seeds whose runs have other images than the first row's: their values cannot be paired."""
         common = sorted(self.runs.keys() & first.runs.keys())
         return [seed for seed in common if self.runs[seed].has_other_images(first.runs[seed])]
 
     def mean(self, of: Sequence[float | None]) -> float | None:
-        """The mean of numbers, one per run; None where one of them is missing."""
+        """The mean of numbers, one per run; None if one of them is missing."""
         known = [number for number in of if number is not None]
         return fmean(known) if known and len(known) == len(of) else None
 
@@ -143,7 +146,7 @@ class Row:
         return self.mean([run.total_bytes / run.rounds if run.rounds else None for run in self.runs.values()])
 
     def bytes_to(self, measure: str) -> float | None:
-        """Mean bytes until a run had first made 90% of its own gain in accuracy: see :func:`reached`."""
+        """Mean bytes until a run first made 90% of its own gain in accuracy: see :func:`reached`."""
         return self.mean([None if t is None else run.bytes_until(t) for run, t in self._reached(measure)])
 
     def hours_to(self, measure: str) -> float | None:
@@ -151,8 +154,8 @@ class Row:
         return self.mean([None if t is None else run.hours_until(t) for run, t in self._reached(measure)])
 
     def to_goal(self, first: Row, measure: str) -> GoalCost | None:
-        """What its runs cost until they had the first row's goal, 90% of that row's gain at the same seed: over the
-        seeds that both have, on the same images. None where there are none, or the first row gained nothing there.
+        """The cost of its runs until they reached the first row's goal, 90% of that row's gain at the same seed, over
+        the seeds that both have on the same images. None if there are none, or if the first row gained nothing there.
         """
         seeds = self.runs if self is first else (s for s in self.common_seeds(first, measure) if s in self.runs)
         return goal_cost({seed: self.runs[seed] for seed in seeds}, first.runs, measure)
@@ -163,7 +166,7 @@ class Row:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """That of the largest epsilon of its runs; None where one has none."""
+        """The guarantee with the largest epsilon of its runs; None where a run has none."""
         known = [run.guarantee for run in self.runs.values() if run.guarantee is not None]
         return max(known, key=lambda of: of.epsilon) if known and len(known) == len(self.runs) else None
 
@@ -186,11 +189,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows, the first being what the others are compared with; what the runs began with, by
-    ``BEFORE_TRAINING``, and raw pixels come last.
+    """Rows. The others are compared with the first; the encoders before training (by ``BEFORE_TRAINING``) and raw
+    pixels come last.
 
     ``left_out``: variants that did not fit the base configuration, and why. ``folders``: the run folders of each row,
-    where these were given and no names.
+    if folders were given without names.
     """
 
     rows: tuple[Row, ...]
@@ -212,8 +215,8 @@ class Comparison:
 
     @property
     def measures(self) -> list[str]:
-        """What some method was measured by: scores, the main one first, those on held-out images, features'
-        descriptions. What only raw pixels or an untrained encoder have compares nothing.
+        """The measures that some method has: scores, the main one first; those on held-out images; descriptions of
+        features. Measures that only raw pixels or an untrained encoder have are left out.
         """
         names = dict.fromkeys(name for row in self.trained for name in row.values)
         return sorted(names, key=_place)
@@ -234,7 +237,7 @@ class Comparison:
 
     @property
     def other_splits(self) -> dict[str, list[int]]:
-        """Row -> the seeds in which its clients hold other images than the first row's, or none has said which."""
+        """Row -> the seeds in which its clients hold other images than the first row's, or it is not known which."""
         found = {}
         for row in self.trained[1:]:
             common = row.runs.keys() & self.first.runs.keys()
@@ -253,7 +256,7 @@ class Comparison:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Mean and spread; None of no values."""
+    """Mean and spread; None without values."""
     if not values:
         return None
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -261,8 +264,8 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def difference(pairs: Sequence[float]) -> Difference | None:
-    """The mean of paired differences (n,) with its interval by Student's t with n - 1 degrees of freedom; none where
-    all are alike, in which t has no width.
+    """The mean of paired differences (n,) with its interval by Student's t with n - 1 degrees of freedom; without an
+    interval if all are alike, because t then has no width.
     """
     found = spread(pairs)
     if found is None or found.deviation is None or float(np.ptp(pairs)) < SAME:
@@ -278,7 +281,7 @@ def ordered(scores: Sequence[str]) -> list[str]:
 
 
 def _place(measure: str) -> tuple[bool, bool, bool, int, str]:
-    """Where a measure stands among others: test images before clients' own ones, then held-out ones, features last."""
+    """A measure's position among others: test images before clients' own ones, then held-out ones, features last."""
     name = measure.rpartition("/")[2]
     order = PREFERRED.index(name) if name in PREFERRED else len(PREFERRED)
     return measure.startswith("features/"), measure.startswith("select/"), name.startswith(OWN), order, name

@@ -1,4 +1,6 @@
-"""Orders the rows of a comparison over the seeds that all have, and chooses one by a measure without test labels."""
+"""Orders the rows of a comparison over the seeds that all rows have, and chooses one by a measure without test
+labels.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ PREFIXES = {"select": "held-out labels", "features": "no labels"}
 
 @dataclass(frozen=True)
 class Order:
-    """``means``: row -> mean over ``seeds``, which all of these rows have, the best first; empty where they share none.
-    ``fewer``: whether some of them have other seeds, too. ``left_out``: row -> ``1 of 3 seeds``.
+    """``means``: row -> mean over ``seeds``, which all of these rows have, the best first; empty if they share no seed.
+    ``fewer``: whether some rows have further seeds, too. ``left_out``: row -> ``1 of 3 seeds``.
     """
 
     means: dict[str, float]
@@ -35,11 +37,11 @@ class Order:
 def in_order(values: Mapping[str, Mapping[str, float]], missing: Mapping[str, int], *, smaller: bool = False) -> Order:
     """Rows by their means over the seeds that all have: a seed's split and first values move every row's value.
 
-    A row with runs that diverged or have not ended is left out where others are whole, because what ended may be what
-    went well.
+    A row with runs that diverged or have not ended is left out if other rows are complete, because the runs that ended
+    may be those that went well.
 
     Args:
-        values: row -> seed -> value; empty of a row none of whose runs is complete.
+        values: row -> seed -> value; empty for a row without a complete run.
         missing: row -> how many of its runs are not complete.
         smaller: whether smaller values are better.
     """
@@ -57,7 +59,9 @@ def in_order(values: Mapping[str, Mapping[str, float]], missing: Mapping[str, in
 
 
 def named(asked: str) -> str:
-    """The measure that ``asked`` names, known before anything has run. Raises UserError for what is none."""
+    """The measure that ``asked`` names; it is checked before anything has run. Raises UserError if it is not a
+    measure.
+    """
     described = [name for row in PROTOCOLS.values() if isinstance(row, Protocol) for name in row.describes]
     if asked in described:
         return f"features/{asked}"
@@ -69,11 +73,10 @@ def named(asked: str) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a measure without test labels chose. ``measure``: as in the records; ``labels``: what it reads. ``row``: the
-    best, with its ``mean`` over ``seeds``; None where the rows have no seed in common, or where they no longer have the
-    measure that chose before. ``level``: the rows that are
-    level with it, ``not_told_apart``: those that are not told apart from it; None of one seed, which cannot say.
-    ``left_out``: row -> ``1 of 3 seeds``.
+    """What a measure without test labels chose. ``measure``: as in the records; ``labels``: the labels that it reads.
+    ``row``: the best row, with its ``mean`` over ``seeds``; None if the rows have no seed in common, or no longer have
+    the measure that chose before. ``level``: the rows that are level with it; ``not_told_apart``: those not told apart
+    from it. Both are None with one seed, which cannot say. ``left_out``: row -> ``1 of 3 seeds``.
     """
 
     asked: str
@@ -89,9 +92,10 @@ class Selection:
 
 
 def selected(comparison: Comparison, asked: str | None, folder: Path | None) -> Selection | None:
-    """The choice by ``asked``; without it by what chose before, as ``comparison.json`` in ``folder`` says, so that
-    tables that are written again keep their answer. None where nothing chose. Where these rows have not what chose
-    before, there is no row, and the sentence says so; it is kept, so that rows that have it later are chosen from.
+    """The choice by ``asked`` or, without it, by the measure that chose before, according to ``comparison.json`` in
+    ``folder``, so that tables that are written again keep their answer. None if nothing chose. If these rows lack the
+    measure that chose before, there is no row, and the sentence says so; the measure is kept, so that rows that have it
+    later are chosen from.
 
     Raises:
         UserError: as :func:`choice`, of ``asked``.
@@ -110,7 +114,9 @@ def selected(comparison: Comparison, asked: str | None, folder: Path | None) -> 
 
 
 def asked_before(folder: Path) -> str | None:
-    """By what a row was chosen; None where none was, or the file is missing, or damaged: it is about to be replaced."""
+    """The measure by which a row was chosen; None if there is none, or if the file is missing or damaged: it is about
+    to be replaced.
+    """
     try:
         asked = str(json.loads((folder / FILE).read_text(encoding="utf-8"))["selection"]["asked"])
         named(asked)
@@ -120,14 +126,16 @@ def asked_before(folder: Path) -> str | None:
 
 
 def _offered(comparison: Comparison) -> tuple[list[Row], list[str]]:
-    """The rows to choose from, which are on the first row's images, and the measures without test labels they have."""
+    """The rows to choose from, which are on the first row's images, and the measures without test labels that they
+    have.
+    """
     alike = [row for row in comparison.trained if row.name not in comparison.other_images]
     read = [name for name in comparison.measures if name.partition("/")[0] in PREFIXES and name.count("/") == 1]
     return alike, [name for name in read if any(row.values.get(name) for row in alike)]
 
 
 def _of_these(known: Sequence[str]) -> str:
-    """What a choice could be by, as ``--select`` takes it, or what to set so that there is something."""
+    """The measures that a choice could use, as written for ``--select``, or what to set so that there are some."""
     names = ", ".join(name.removeprefix("features/").replace("/", ".") for name in known)
     return names or (
         "nothing without test labels: name rank in evaluation.protocols, or, with labels, set evaluation.select"
@@ -135,8 +143,8 @@ def _of_these(known: Sequence[str]) -> str:
 
 
 def choice(comparison: Comparison, asked: str) -> Selection:
-    """The best row by a measure, and the rows whose paired differences to it over seeds have an interval that holds
-    zero; of one seed there is none. Rows on other images than the first row's are left out, and those that
+    """The best row by a measure, and the rows whose paired differences to it over seeds have an interval that contains
+    zero; with one seed there is no interval. Rows on other images than the first row's are left out, and those that
     :func:`in_order` leaves out are named.
 
     Args:
@@ -185,6 +193,6 @@ def _sentence(asked: str, labels: str, found: Order, level: Sequence[str] | None
 
 
 def _word(own: Mapping[str, float], best: Mapping[str, float], seeds: Sequence[str], measure: str) -> Judgement | None:
-    """What the paired differences over ``seeds`` are called."""
+    """The word for the paired differences over ``seeds``."""
     found = difference([own[seed] - best[seed] for seed in seeds])
     return None if found is None else found.judged(margin_of(measure))

@@ -26,7 +26,7 @@ COLOURS = 10
 
 
 def draw(comparison: Comparison, folder: Path) -> None:
-    """Write ``figures/accuracy_vs_rounds.png``, ``.._bytes.png`` and, where a clock ran, ``.._virtual_hours.png``."""
+    """Write ``figures/accuracy_vs_rounds.png``, ``.._bytes.png`` and, if a clock ran, ``.._virtual_hours.png``."""
     if not any(run.curves for row in comparison.trained for run in row.runs.values()):
         return
     save_figure(folder, "accuracy_vs_rounds", figure(comparison, ROUND, lambda run, t: float(t)))
@@ -38,13 +38,13 @@ def draw(comparison: Comparison, folder: Path) -> None:
 
 
 def _sent_mb(run: OneRun, round: int) -> float | None:
-    """None before the first byte, which a logarithmic axis does not have."""
+    """Megabytes sent; None before the first byte, since a logarithmic axis has no zero."""
     return run.bytes_until(round) / 1e6 or None
 
 
 def figure(comparison: Comparison, label: str, position: Position, *, log: bool = False) -> Figure:
-    """A panel per score, a line per row with a band of one standard deviation over its seeds. A row without a place on
-    the axis is a level line at its final accuracy.
+    """A panel per score, a line per row with a band of one standard deviation over its seeds. A row that has no values
+    on the axis is a horizontal line at its final accuracy.
     """
     scores = [name for name in comparison.scores if any(line(row, name, lambda r, t: t) for row in comparison.trained)]
     drawn = Figure(figsize=(2.6 + 4.4 * len(scores), 4.2), dpi=120, layout="constrained")
@@ -76,12 +76,14 @@ def figure(comparison: Comparison, label: str, position: Position, *, log: bool 
 
 
 def _final(row: Row) -> str:
-    """The name of a row that is a level line at its final accuracy."""
+    """The name of a row that is a horizontal line at its final accuracy."""
     return f"{row.name} (final)"
 
 
 def line(row: Row, score: str, position: Position) -> Line:
-    """The rounds that all of a row's runs evaluated, where they have a place: (mean x, mean accuracy, deviation)."""
+    """The rounds that all of a row's runs evaluated, if they have a place on the axis: (mean x, mean accuracy,
+    deviation).
+    """
     runs = list(row.runs.values())
     common = set.intersection(*(set(run.curves.get(score, {})) for run in runs)) if runs else set()
     found: Line = []

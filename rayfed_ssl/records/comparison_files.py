@@ -1,4 +1,4 @@
-"""A comparison written down: its table in words, as Parquet, CSV, Markdown, LaTeX and JSON, and its figures.
+"""Writes a comparison: its table for readers, as Parquet, CSV, Markdown, LaTeX and JSON, and its figures.
 
 The Parquet and CSV tables hold every number, one row per row of the comparison; the others hold what a reader needs.
 Accuracies are fractions, bytes are bytes (MB: millions) of all clients, up and down.
@@ -36,8 +36,8 @@ LATEX = {
 
 
 def write(comparison: Comparison, folder: Path, selection: Selection | None = None) -> None:
-    """Write ``comparison.{parquet,csv,md,tex,json}`` and ``figures/`` into ``folder``, with what ``selection`` chose in
-    those for readers and in the JSON.
+    """Write ``comparison.{parquet,csv,md,tex,json}`` and ``figures/`` into ``folder``. The files for readers and the
+    JSON also have the choice of ``selection``.
     """
     from rayfed_ssl.records import comparison_figures  # matplotlib, loaded only to draw
 
@@ -58,8 +58,8 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def records(comparison: Comparison) -> list[dict[str, Any]]:
-    """One flat mapping per row, all with the same keys; what a row does not have is None. ``leak.auc`` and its interval
-    are there where all runs were audited.
+    """One flat mapping per row, all with the same keys; values that a row lacks are None. ``leak.auc`` and its interval
+    are there if all runs were audited.
     """
     leaks = leaked(comparison)
     return [
@@ -116,8 +116,8 @@ def _to_goal(comparison: Comparison, row: Row, measure: str) -> dict[str, Any]:
 
 
 def document(comparison: Comparison, folder: Path, selection: Selection | None = None) -> dict[str, Any]:
-    """What the tables hold, with every seed's values and run folder, which is relative to ``folder``, and the intervals
-    between every two rows that count test images or clients; ``selection`` is null where nothing was to be chosen.
+    """The content of the tables, with every seed's values and run folder (relative to ``folder``), and the intervals
+    between every two rows that count test images or clients; ``selection`` is null if nothing was to be chosen.
     """
     rows = []
     for row, record in zip(comparison.rows, records(comparison), strict=True):
@@ -239,7 +239,7 @@ def _cell(measure: str, found: Spread | None, to_first: Difference | None) -> tu
 
 
 def _until(cost: GoalCost | None, shown: Callable[[float | None], str], of: Literal["bytes", "hours"]) -> str:
-    """What it cost to reach the first row's goal; that it was not reached, in words."""
+    """What it cost to reach the first row's goal, or, in words, that it was not reached."""
     return "-" if cost is None else cost.never or shown(cost.bytes if of == "bytes" else cost.hours)
 
 
@@ -252,7 +252,7 @@ def megabytes(count: float | None) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    """Of short runs with a decimal: two of less than a second each need not be alike."""
+    """Seconds, with a decimal for short runs: two of less than a second each need not be alike."""
     return "-" if value is None else f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
@@ -264,7 +264,7 @@ def _number(value: float | None) -> str:
 
 
 def markdown(comparison: Comparison, selection: Selection | None = None) -> str:
-    """The table and its notes as GitHub's Markdown, first what was chosen."""
+    """The table and its notes as GitHub's Markdown, beginning with the choice."""
     head, rows = cells(comparison)
     told = _notes_with_choice(comparison, selection)
 
@@ -277,7 +277,7 @@ def markdown(comparison: Comparison, selection: Selection | None = None) -> str:
 
 
 def _notes_with_choice(comparison: Comparison, selection: Selection | None) -> list[str]:
-    """The notes; before them what was chosen."""
+    """The choice, followed by the notes."""
     said = [] if selection is None else [f"{printable(selection.sentence, 1000)}."]
     return [*said, *notes(comparison)]
 

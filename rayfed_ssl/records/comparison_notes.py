@@ -22,7 +22,7 @@ MOST_FOLDERS = 5  # of a row, named
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What a reader has to know: seeds, split, intervals, who differs in what, what is missing."""
+    """What a reader has to know: seeds, split, intervals, how rows differ, and what is missing."""
     lines = [*_elsewhere(comparison)]
     seeds = _listed(comparison.seeds)
     lines += [f"Values are those of the last round, over seed(s) {seeds}; nothing was chosen by test labels."]
@@ -41,8 +41,8 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def cautions(comparison: Comparison) -> list[str]:
-    """Of the notes those without which values would be misread: what the marks on rows mean, rounds that trained
-    nobody, what runs noted, what was left out.
+    """The notes without which values would be misread: the meaning of marks on rows, rounds that trained no client, the
+    runs' own notes, and what was left out.
     """
     marks = [
         *_elsewhere(comparison), *_other_splits(comparison), *_beyond(comparison), *_unfinished(comparison),
@@ -84,14 +84,16 @@ def _left_out(comparison: Comparison) -> list[str]:
 
 
 def _folders(comparison: Comparison) -> Iterator[str]:
-    """Which folders each row is of, where these were given."""
+    """The folders of each row, if folders were given."""
     for name, folders in comparison.folders.items():
         more = f" and {len(folders) - MOST_FOLDERS} more" if len(folders) > MOST_FOLDERS else ""
         yield f"{printable(name)}: {', '.join(printable(folder) for folder in folders[:MOST_FOLDERS])}{more}."
 
 
 def _of_the_split(comparison: Comparison, name: str) -> str:
-    """What is not subtracted of a row on another split: what is measured on images that the split chooses."""
+    """The values for which a row on another split has no difference: those measured on images that the split
+    chooses.
+    """
     row = next(row for row in comparison.rows if row.name == name)
     left = [
         measure
@@ -107,7 +109,7 @@ def _of_the_split(comparison: Comparison, name: str) -> str:
 
 
 def _intervals(comparison: Comparison) -> list[str]:
-    """What the lines below a mean are."""
+    """The meaning of the lines below a mean."""
     first, kinds, several = printable(comparison.first.name), counted(comparison), len(comparison.seeds) > 1
     if not comparison.first.values:
         return [f"{first} has no complete run, so nothing is subtracted."]
@@ -141,7 +143,7 @@ def _reach(seeds: int) -> float:
 
 
 def _below(comparison: Comparison, baseline: str) -> list[str]:
-    """Which rows are worth less than a row that nobody trained for, seed by seed in the mean, and by which accuracy."""
+    """Which rows are worse than a row without training, in the mean over paired seeds, and by which accuracy."""
     worth = {measure: of for row in comparison.rows if row.name == baseline for measure, of in row.values.items()}
     told: dict[str, list[str]] = {}
     for row in comparison.trained:
@@ -160,7 +162,7 @@ def _below(comparison: Comparison, baseline: str) -> list[str]:
 
 
 def _columns(comparison: Comparison) -> list[str]:
-    """What the columns of costs count."""
+    """The meaning of the columns of costs."""
     main, began = comparison.main, before_training(comparison)
     until = (
         ""
@@ -190,12 +192,12 @@ def _columns(comparison: Comparison) -> list[str]:
 
 
 def before_training(comparison: Comparison) -> str:
-    """What the encoder before training is called: the untrained, or the starting one (``model.start``)."""
+    """The name of the encoder before training: the untrained or the starting one (``model.start``)."""
     return UNTRAINED if comparison.began is None else comparison.began.name
 
 
 def goal_name(comparison: Comparison) -> str:
-    """The accuracy that all rows are asked for, as ``knn 0.512``; empty where the first row gained nothing."""
+    """The accuracy that all rows are asked for, as ``knn 0.512``; empty if the first row gained nothing."""
     main = comparison.main
     found = None if main is None else comparison.first.to_goal(comparison.first, main)
     return "" if found is None else f"{main} {found.accuracy:.3f}"
@@ -216,7 +218,7 @@ def _doubtful_gain(comparison: Comparison, row: Row, main: str) -> bool:
 
 
 def _private(comparison: Comparison) -> list[str]:
-    """What each epsilon promises."""
+    """What each epsilon guarantees."""
     found: dict[str, list[str]] = {}
     for row in comparison.trained:
         if row.guarantee is not None:
@@ -225,7 +227,7 @@ def _private(comparison: Comparison) -> list[str]:
 
 
 def _leaks(comparison: Comparison) -> list[str]:
-    """What the areas are of."""
+    """The meaning of the areas."""
     known = [(name, area) for name, area in leaked(comparison).items() if area is not None]
     told = [f"{printable(name)}: {area.of}" for name, area in known]
     if not told:
@@ -238,7 +240,7 @@ def _leaks(comparison: Comparison) -> list[str]:
 
 
 def _differing(comparison: Comparison) -> dict[str, list[str]]:
-    """What rows differ in beyond the method, in words, and which do."""
+    """The settings in which rows differ beyond the method, in words, and which rows do."""
     found: dict[str, list[str]] = {}
     for row in comparison.trained:
         if row.differing:
@@ -251,7 +253,7 @@ def _differing(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _void(comparison: Comparison) -> list[str]:
-    """How many rounds came to nothing, where some did: rows then trained in fewer rounds than they count."""
+    """How many rounds came to nothing, if some did: these rows trained in fewer rounds than they count."""
     runs = [(row.name, run) for row in comparison.trained for run in row.runs.values()]
     void, rounds = Counter[str](), Counter[str]()
     for name, run in runs:
@@ -303,8 +305,8 @@ def _value_or_absent(value: Any) -> str:
 
 
 def leaked(comparison: Comparison) -> dict[str, Area | None]:
-    """Row -> the largest area by which its messages gave members away, None where nothing crossed; empty where some run
-    was not audited.
+    """Row -> the largest area by which its messages gave members away, None if nothing crossed; empty if a run was not
+    audited.
     """
     runs = {row.name: [run.audited for run in row.runs.values()] for row in comparison.rows}
     if any(audit is None for audits in runs.values() for audit in audits):

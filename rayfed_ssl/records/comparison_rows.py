@@ -1,4 +1,4 @@
-"""From run folders to the rows of a comparison: which runs belong together and how rows differ."""
+"""Makes the rows of a comparison from run folders: which runs belong together, and how rows differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPLETE = "complete"
 
 
 def of_variants(variants: Mapping[str, Sequence[Path]], left_out: Mapping[str, str] | None = None) -> Comparison:
-    """The comparison of named variants, each with its run folders; one that has not ended is noted as unfinished.
+    """The comparison of named variants, each with its run folders; a run that has not ended is noted as unfinished.
 
     Raises:
         UserError: a run's records are damaged, or no run is complete.
@@ -65,7 +65,7 @@ def _row(name: str, ended: Sequence[OneRun], without: Mapping[str, str]) -> Row:
 
 
 def _compared(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison:
-    """The rows marked where their settings differ from the first's, and the baselines below them."""
+    """The rows, marked if their settings differ from the first row's, and the baselines below them."""
     if not any(row.runs for row in rows):
         raise UserError("compare: found no run that is complete; nothing can be compared yet")
     reference = next(row for row in rows if row.runs)
@@ -78,7 +78,7 @@ def _compared(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison:
 
 
 def _baselines(rows: Sequence[Row]) -> Iterator[Row]:
-    """What training has to beat: of each seed, as the first row with that seed measured it."""
+    """The baselines that training has to beat: for each seed, as the first row with that seed measured them."""
     runs: dict[int, OneRun] = {}
     for row in rows:
         for seed, run in row.runs.items():
@@ -97,8 +97,8 @@ def _baselines(rows: Sequence[Row]) -> Iterator[Row]:
 
 def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Dotted keys beyond ``method`` whose values are not the same: (the first's, the other's); a key that is absent is
-    None. Of a block of another kind only the kind is named, and of one that is not in both, such as public images, its
-    name and its path.
+    None. For a block of another kind, only the kind is named; for a block that only one has, such as public images,
+    only its name and path.
     """
     a, b = (flat(_that_matter(settings)) for settings in (first, other))
     return {key: (a.get(key), b.get(key)) for key in _differing_keys(a, b) if not key.startswith("method.")}
@@ -124,7 +124,9 @@ def _that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(groups: Sequence[Sequence[OneRun]]) -> list[str]:
-    """Each group by its method; where several have the same, with what they differ in from the first of them."""
+    """Each group's name: its method and, if several groups have the same method, its differences from the first of
+    them.
+    """
     names: list[str] = []
     for runs in groups:
         alike = [other[0] for other in groups if other[0].method == runs[0].method]

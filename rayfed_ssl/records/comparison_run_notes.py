@@ -9,9 +9,10 @@ MOST = 1000  # characters of a note
 
 
 def run_notes(comparison: Comparison) -> list[str]:
-    """A line for each note, with the rows that it is of where it is not of all.
+    """A line for each note, with the rows that have it, unless all do.
 
-    Of several seeds each row's first tells: what was counted of who holds what is another number with each split.
+    With several seeds, the notes of each row's first seed are shown: counts that depend on the split differ from seed
+    to seed.
     """
     found: dict[tuple[str, int], list[str]] = {}
     complete = [row for row in comparison.trained if row.runs]

@@ -33,15 +33,15 @@ URI_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What ``environment.json`` records of a run beside this machine and this version of the code.
+    """What ``environment.json`` records of a run, besides this machine and this version of the code.
 
     Args:
-        device: what clients train on, in words: their machine need not be this one.
-        threads: of PyTorch, in each process that trains.
+        device: the hardware that clients train on, in words; it need not be of this machine.
+        threads: the number of PyTorch's threads in each process that trains.
         images: the digest of the data set.
         public_images: the digest of public images of another source.
         imports: digests of the code that the run brought along, by name.
-        files: digests of the other files that it read, by key.
+        files: digests of the other files that the run read, by key.
         scaled: how images of more than 8 bits were scaled, by configuration block.
         notes: what the run printed before its first round.
     """
@@ -59,9 +59,10 @@ class RunFacts:
 def environment(run: RunFacts) -> dict[str, Any]:
     """Versions, host, device, threads, git revision and command line; a package that is not installed is null.
 
-    Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray is looked
-    up, never imported. Of notes, there are the texts and, as ``card_notes``, the parts that a model card shows. A run
-    without public images of another source, without files, images of more than 8 bits or notes, has no such key.
+    Bits depend on the CPU's instruction set and on the thread count (see ``seeding``), so both are here. Ray's version
+    is looked up, without importing Ray. Notes are recorded as texts and, under ``card_notes``, as the parts that a
+    model card shows. A run without public images of another source, without files, images of more than 8 bits or notes,
+    has no such key.
     """
     revision, changed = git_revision()
     return {
@@ -96,7 +97,7 @@ def host() -> dict[str, Any]:
 def write_environment(folder: Path, run: RunFacts, *, resumed: bool) -> None:
     """Write ``environment.json`` into the run folder, atomically.
 
-    A resumed run keeps it. Where anything but the command line differs from what was written last, it adds
+    A resumed run keeps the file. If anything but the command line differs from what was written last, it adds
     ``environment-2.json``, ``environment-3.json``, ...; a run that starts afresh removes those of an earlier attempt.
     """
     found = environment(run)
@@ -125,9 +126,9 @@ class Recorded:
 
 
 def recorded(folder: Path) -> Recorded:
-    """What the ``environment.json`` of a run folder names by a digest, and its notes.
+    """The digests and notes in the ``environment.json`` of a run folder.
 
-    Nothing where it is not there, is damaged, or was written by a version that did not record it.
+    Empty if the file is missing or damaged, or was written by a version that did not record them.
     """
     try:
         found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
@@ -146,7 +147,7 @@ def recorded(folder: Path) -> Recorded:
 
 
 def _lines(found: Any) -> tuple[str, ...]:
-    """The strings of a list; none of anything else."""
+    """The strings of a list; empty for anything else."""
     return tuple(line for line in found if isinstance(line, str)) if isinstance(found, list) else ()
 
 
@@ -165,7 +166,7 @@ def _number(path: Path) -> int:
 
 
 def _same(path: Path, found: dict[str, Any]) -> bool:
-    """Whether the file says the same, but for the command line and what was made of the images."""
+    """Whether the file says the same, apart from the command line and what was derived from the images."""
 
     def compared(said: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in said.items() if key not in ("command", *NOTES)}
@@ -179,8 +180,8 @@ def _same(path: Path, found: dict[str, Any]) -> bool:
 def git_revision(package: Path | None = None) -> tuple[str | None, bool | None]:
     """The revision of the project's checkout and whether files differ from it; (None, None) without a checkout.
 
-    Results of benchmarks are no change. A package installed into an environment that lies within another checkout is
-    not that checkout.
+    Results of benchmarks do not count as changes. A package installed into an environment inside another checkout does
+    not belong to that checkout.
     """
     root = (package or Path(__file__).parents[1]).resolve().parent
     top = _git(root, "rev-parse", "--show-toplevel")

@@ -50,7 +50,8 @@ def label_histogram(
 
 
 def accuracy_curve(metrics: pa.Table, hours: Mapping[int, float] | None = None) -> Figure:
-    """Accuracy over rounds, one line per protocol; where clients are evaluated, their mean within their extremes.
+    """Accuracy over rounds, one line per protocol; if clients are evaluated, their mean, within a band of their
+    extremes.
 
     Args:
         metrics: the table of ``read_metrics``; rows whose tag is ``eval/<protocol>`` are drawn.
@@ -111,10 +112,10 @@ def accuracy_against_trace(metrics: pa.Table, names: Sequence[str] | None = None
 
 
 def client_matrix(values: np.ndarray, rows: str, columns: str, names: Sequence[str] | None = None) -> Figure:
-    """A matrix over pairs of clients as a map, its numbers written in where there are at most 12 clients.
+    """A matrix over pairs of clients as a map, with its numbers if there are at most 12 clients.
 
     Args:
-        values: (N, N); what is not finite stays blank.
+        values: (N, N); cells that are not finite stay blank.
         rows: what a row is, e.g. "target"; likewise ``columns``.
         names: of the clients, where they have names.
     """
@@ -149,7 +150,9 @@ def short(name: str) -> str:
 
 
 def pixels(figure: Figure) -> np.ndarray:
-    """The drawn figure as (H, W, 3) uint8. No text is taken for mathematics: names may hold dollar signs."""
+    """The drawn figure as (H, W, 3) uint8. Text is never parsed as mathematics, since names may contain dollar
+    signs.
+    """
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     canvas = FigureCanvasAgg(figure)
@@ -160,7 +163,7 @@ def pixels(figure: Figure) -> np.ndarray:
 def save_figure(folder: Path, name: str, figure: Figure) -> np.ndarray:
     """Write ``figures/<name>.png`` of the run in ``folder``; returns the figure's pixels, (H, W, 3) uint8.
 
-    It is drawn once, where ``Figure.savefig`` lays out and draws twice.
+    It is drawn once, whereas ``Figure.savefig`` lays out and draws twice.
     """
     drawn = pixels(figure)
     dots = (figure.dpi, figure.dpi)

@@ -1,7 +1,8 @@
-"""When a run had come far enough: to 90% of its own gain in accuracy, and to 90% of the first row's, a common goal.
+"""Says when a run had come far enough: to 90% of its own gain in accuracy, and to 90% of the first row's, a common
+goal.
 
-Curves hold evaluated rounds alone, so the round found is the first evaluation there, not the first round: where not
-every round is evaluated, bytes and hours until it are upper bounds.
+Curves hold only evaluated rounds, so the round found is the first evaluation that got there, not the first round. If
+not every round is evaluated, bytes and hours until then are upper bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ REACHED = 0.9  # of the way from the untrained encoder's accuracy to a run's fin
 
 def reached(curve: Curve, share: float = REACHED) -> int | None:
     """The first evaluated round with at least ``share`` of the way from round 0, the untrained encoder, to the last
-    value. None where round 0 was not evaluated, or where nothing was gained.
+    value. None if round 0 was not evaluated, or if nothing was gained.
     """
     wanted = goal(curve, share)
     rounds = sorted(t for t in curve if t)
@@ -26,8 +27,8 @@ def reached(curve: Curve, share: float = REACHED) -> int | None:
 
 
 def goal(curve: Curve, share: float = REACHED) -> float | None:
-    """The accuracy that is ``share`` of the way from round 0, the untrained encoder, to the last value. None where
-    round 0 was not evaluated, or where nothing was gained.
+    """The accuracy that is ``share`` of the way from round 0, the untrained encoder, to the last value. None if
+    round 0 was not evaluated, or if nothing was gained.
     """
     rounds = sorted(t for t in curve if t)
     if not rounds or 0 not in curve or not math.isfinite(gain := curve[rounds[-1]] - curve[0]) or gain <= 0:
@@ -37,11 +38,11 @@ def goal(curve: Curve, share: float = REACHED) -> float | None:
 
 @dataclass(frozen=True)
 class GoalCost:
-    """What it cost a row's runs to reach the first row's goal, seed by seed.
+    """The cost for a row's runs to reach the first row's goal, seed by seed.
 
-    ``accuracy``: the mean of the goals; ``seeds``: of how many; ``arrived``: how many runs reached theirs. ``bytes``
-    and virtual ``hours`` until then are means over the runs, None where a run did not arrive; hours also without a
-    clock.
+    ``accuracy``: the mean of the goals; ``seeds``: how many goals there are; ``arrived``: how many runs reached theirs.
+    ``bytes`` and virtual ``hours`` until then are means over the runs, None if a run did not arrive; hours also without
+    a clock.
     """
 
     accuracy: float
@@ -52,18 +53,18 @@ class GoalCost:
 
     @property
     def never(self) -> str:
-        """That runs did not arrive, in words; empty where all did."""
+        """How many runs did not arrive, in words; empty where all did."""
         return never(self.seeds, self.arrived)
 
 
 def never(seeds: int, arrived: int) -> str:
-    """That so many of ``seeds`` runs arrived at a goal, and no more, in words; empty where all did."""
+    """How many of ``seeds`` runs did not arrive at a goal, in words; empty where all did."""
     missing = seeds - arrived
     return "" if not missing else "never" if not arrived else f"never in {missing} of {seeds}"
 
 
 def goal_cost(runs: Mapping[int, OneRun], first: Mapping[int, OneRun], measure: str) -> GoalCost | None:
-    """Of runs by seed, with the first row's runs of the same seeds; None where none of these has a goal."""
+    """What ``runs``, by seed, took to the goals of the first row's runs of these seeds; None where none has a goal."""
     goals = {seed: goal(first[seed].curves.get(measure, {})) for seed in runs}
     known = {seed: wanted for seed, wanted in goals.items() if wanted is not None}
     if not known:
@@ -82,5 +83,5 @@ def goal_cost(runs: Mapping[int, OneRun], first: Mapping[int, OneRun], measure: 
 
 
 def _first_at(curve: Curve, accuracy: float) -> int | None:
-    """The first evaluated round, 0 included, with at least that accuracy; None where there is none."""
+    """The first evaluated round, 0 included, with at least that accuracy; None if there is none."""
     return next((t for t in sorted(curve) if curve[t] >= accuracy), None)

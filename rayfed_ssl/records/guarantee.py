@@ -11,8 +11,9 @@ from rayfed_ssl.base.text import bounded, printable
 
 @dataclass(frozen=True)
 class Guarantee:
-    """Differential privacy of what clients sent: ``epsilon`` of the client that spent most, at ``delta``, of the
-    messages that ``covers`` names. Others, ``not_covered``, are sent as they are. None: the run did not record it.
+    """Differential privacy of what clients sent: the ``epsilon`` of the client that spent most, at ``delta``, for the
+    messages that ``covers`` names. Other messages, ``not_covered``, are sent without protection. None: the run did not
+    record it.
     """
 
     epsilon: float
@@ -35,7 +36,7 @@ class Guarantee:
 
 
 def guarantee(summary: Mapping[str, Any]) -> Guarantee | None:
-    """What ``epsilon`` and ``privacy`` of a summary say; None where one client has no guarantee, or nothing is known.
+    """The guarantee by a summary's ``epsilon`` and ``privacy``; None if a client has no guarantee, or nothing is known.
 
     Raises:
         TypeError, ValueError: an epsilon is no number.

@@ -1,5 +1,5 @@
-"""A sweep or a comparison for TensorBoard's HParams: each trial's folder gets an event file with what it varies and
-what it came to.
+"""A sweep or a comparison for TensorBoard's HParams: each trial's folder gets an event file with its varied keys and
+its results.
 
 The file is written anew whenever the results are.
 """
@@ -33,15 +33,15 @@ def write(
     over: bool,
     group: str = SWEEP,
 ) -> None:
-    """Write the event file of one trial into its run folder: what ``varied`` and its results, as scalars
+    """Write the event file of one trial into its run folder: the keys that ``varied``, and its results as scalars
     ``<group><metric>`` at step ``rounds``.
 
     Args:
-        results: by metric; None where there is none yet.
-        over: whether nothing of the trial is left to run.
+        results: values by metric; None if there is none yet.
+        over: whether the trial is over.
 
     Raises:
-        OSError: the disk takes no more.
+        OSError: the disk is full.
     """
     tags, now = {f"{group}{metric}": value for metric, value in results.items()}, time.time()
     shown = {key: _hparams_value(value) for key, value in varied.items()}
@@ -63,5 +63,5 @@ def write(
 
 
 def _hparams_value(value: object) -> bool | int | float | str:
-    """What HParams can show; all else, and null, as JSON."""
+    """A value that HParams can show; everything else, and null, becomes JSON."""
     return value if isinstance(value, bool | int | float | str) else json.dumps(value)

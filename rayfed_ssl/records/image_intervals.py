@@ -23,12 +23,14 @@ Floats = NDArray[np.float64]
 
 
 def base(score: str) -> str:
-    """The score whose answers image by image a score is made of."""
+    """The score from whose answers, image by image, a score is computed."""
     return score.removesuffix(BALANCED)
 
 
 def image_mean(score: str, shares: Floats, labels: NDArray[np.int64]) -> float:
-    """What a score is, of ``shares`` (m,) by image: of a balanced accuracy the mean over classes of their means."""
+    """The score that ``shares`` (m,) by image give: their mean or, for a balanced accuracy, the mean over classes of
+    their means.
+    """
     if not score.endswith(BALANCED):
         return float(shares.mean())
     _, places, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -39,13 +41,13 @@ def image_interval(score: str, differences: Floats, labels: NDArray[np.int64]) -
     """The 95% interval of a score's difference.
 
     Args:
-        differences: D (n, m), by seed and image the share of one encoder less that of the other; of a balanced accuracy
-            those of its accuracy. m is at least 2.
-        labels: (m,) of the images.
+        differences: D (n, m), by seed and image, the share of one encoder less that of the other; for a balanced
+            accuracy, those of its accuracy. m is at least 2.
+        labels: (m,) the images' labels.
     Returns:
-        (low, high), within [-1, 1], as differences of scores from 0 to 1 are; None of a balanced accuracy where every
-        class has a single image, and of an area where no image contributes to a difference, which says nothing of other
-        images.
+        (low, high), within [-1, 1], as differences of scores from 0 to 1 are. None for a balanced accuracy if every
+            class has a single image, and for an area if no image contributes to a difference, which says nothing of
+            other images.
     """
     middle = float(np.mean([image_mean(score, of_seed, labels) for of_seed in differences]))
     if score.endswith(BALANCED):
@@ -58,7 +60,7 @@ def image_interval(score: str, differences: Floats, labels: NDArray[np.int64]) -
 
 
 def balanced_half_width(differences: Floats, labels: NDArray[np.int64]) -> float | None:
-    """Half the 95% interval of the mean over classes of the means of D (n, m) within them; None where no class has two
+    """Half the 95% interval of the mean over classes of the means of D (n, m) within them; None if no class has two
     images.
 
     Of one seed, with m_c images of class c and the sample variance s_c^2 (m_c - 1 in the denominator) of their D:
@@ -97,7 +99,7 @@ def balanced_half_width(differences: Floats, labels: NDArray[np.int64]) -> float
 
 
 def unseen(counts: NDArray[np.int64]) -> float:
-    """How far images of a kind of which the test images hold none may move the mean over classes, at 95%.
+    """How far images of a kind that the test images do not contain may move the mean over classes, at 95%.
 
     If such images are a share p_c of class c, the m_c = ``counts`` (C,) images of the classes hold none with
     probability

@@ -1,5 +1,5 @@
 """Intervals of a difference between two rows of a comparison that count more than seeds: test images, if runs kept
-which of them they had right; held-out images; clients.
+which of them they classified rightly; held-out images; clients.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DrawnInterval:
 
 
 def drawn(measure: str) -> Drawn:
-    """What a measure is a mean over: a value on own images is one of each client."""
+    """What a measure is a mean over; a value on clients' own images is a mean over clients."""
     name = measure.removeprefix(SELECT)
     if name == "task" or name.startswith((OWN, "task_")):
         return CLIENTS
@@ -80,8 +80,9 @@ def drawn_interval(
 def _held_out(
     own: Mapping[int, OneRun], theirs: Mapping[int, OneRun], seeds: Sequence[int], measure: str
 ) -> DrawnInterval | str:
-    """Of one seed, what the number of held-out images allows. It takes answers as independent, for none is kept: where
-    they agree, as they mostly do, the true interval is narrower. Of several, each holds out images of its own.
+    """With one seed, the interval that the number of held-out images allows. It treats answers as independent, because
+    none are kept; if they agree, as they mostly do, the true interval is narrower. With several seeds, why there is
+    none: each may hold out images of its own.
     """
     held_out = [known for seed in seeds if (known := own[seed].held_out) is not None]
     if len(held_out) < len(seeds) or not counts_images(measure.removeprefix(SELECT)):
@@ -98,7 +99,9 @@ def _held_out(
 def client_differences(
     own: Mapping[int, OneRun], theirs: Mapping[int, OneRun], seeds: Sequence[int], measure: str
 ) -> NDArray[np.float64] | str:
-    """(n, N) by seed and client: what a client has in ``own`` less what it has in ``theirs``; or, in words, why not."""
+    """(n, N) by seed and client: the client's value in ``own`` less that in ``theirs``; or, in words, why there is
+    none.
+    """
     pairs = [(own[seed].by_client.get(measure, {}), theirs[seed].by_client.get(measure, {})) for seed in seeds]
     clients = sorted(pairs[0][0])
     if len(clients) < 2 or any(sorted(values) != clients for pair in pairs for values in pair):

@@ -78,7 +78,7 @@ def held_out(comparison: Comparison) -> list[str]:
     if not names:
         return []
     told = f"{SELECT}..: measured on training images held out to choose by"
-    runs = [run for row in comparison.trained for run in row.runs.values()]
+    runs = [run for row in comparison.trained for run in row.runs.values() if not run.values.keys().isdisjoint(names)]
     counts = {run.held_out.images for run in runs if run.held_out is not None}
     own = [run.held_out.images for run in comparison.first.runs.values() if run.held_out is not None]
     if any(run.held_out is None for run in runs):

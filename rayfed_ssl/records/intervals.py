@@ -1,8 +1,8 @@
 """Intervals of accuracies over the choice of test images.
 
-An accuracy is a share of M images. Two encoders are measured on the same images. Where nothing is known of their
-answers image by image (else see :mod:`rayfed_ssl.records.seed_image_intervals`), the interval of their difference
-takes them as independent: where answers agree, as they mostly do, the true interval is narrower.
+An accuracy is a share of M images. Two encoders are measured on the same images. If their answers are not known image
+by image (else see :mod:`rayfed_ssl.records.seed_image_intervals`), the interval of their difference treats the answers
+as independent; if they agree, as they mostly do, the true interval is narrower.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ AREA, BALANCED = "_auc", "_balanced_accuracy"  # how the scores by other metrics
 
 
 def counts_images(score: str) -> bool:
-    """Whether a score is a share of the run's test images: not an area under a curve, not another data set's."""
+    """Whether a score is a share of the run's test images, and not an area under a curve or a score on another data
+    set.
+    """
     return score.removeprefix("own_").split("_")[0] in SHARES and not score.endswith((AREA, BALANCED))
 
 

@@ -2,9 +2,9 @@
 
 Rows are kept in memory until ``commit``, which belongs to a checkpoint and comes before the checkpoint's marker, or
 until there are so many that ``spill`` writes them between checkpoints. A crash loses only rows that the resumed run
-makes again, and nothing appears twice: the resumed run removes the parts past its checkpoint, and TensorBoard is
-purged from the first step that they, or uncommitted rows, may have touched. For that, TensorBoard sees a row of a round
-already committed (an evaluation that came in late) only with the next commit.
+makes again, and nothing appears twice: the resumed run removes the parts past its checkpoint, and TensorBoard is purged
+from the first step that these parts, or uncommitted rows, may have touched. To make this possible, late rows of a round
+that is already committed (an evaluation that came in late) are sent to TensorBoard only with the next commit.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ class Journal:
         folder: the run folder.
         resume_round: the checkpoint the run continues from. None starts afresh and removes what an earlier attempt
             recorded in this folder.
-        clients: how many clients the run has: beyond 64, TensorBoard sees them as mean, extremes and quartiles.
-        names: what the clients are called, where they have names.
+        clients: the number of the run's clients; beyond 64, TensorBoard gets their mean, extremes and quartiles.
+        names: the clients' names, if they have any.
 
     Raises:
-        OSError: the disk takes no more; so does everything that records, because TensorBoard is written at once.
+        OSError: the disk is full. Everything that records raises it, too, because TensorBoard's file is written at
+            once.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Journal:
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the run's records were opened, those before a resume included; its start-up is none of them."""
+        """Seconds since the run's records were opened, including those before a resume, but without the start-up."""
         return time.monotonic() - self._zero
 
     def metric(self, round: int, tag: str, value: float, client: int | None = None) -> None:
@@ -111,7 +112,7 @@ class Journal:
             self._bookings.append(bookings_table(rows))
 
     def dropped(self, rows: Iterable[Drop]) -> None:
-        """Record clients that were left out."""
+        """Record clients that were dropped."""
         self._drops += rows
 
     def text(self, tag: str, markdown: str, round: int = 0) -> None:
@@ -130,16 +131,16 @@ class Journal:
 
         Raises:
             ValueError: a later round is already committed.
-            OSError: the disk takes no more; a resumed run removes what was written.
+            OSError: the disk is full; a resumed run removes what was written.
         """
         self._write(round)
         self._board.scalars(self._held)
         self._held = []
 
     def spill(self, round: int) -> None:
-        """Between checkpoints, once round ``round`` is over and before anything of the next is recorded: write the rows
-        if they are many, so that memory does not grow with rounds. Evaluations that may still be coming in client by
-        client wait for the next commit before TensorBoard, which draws their spread, sees them.
+        """Write the rows if they are many, so that memory does not grow with rounds. Call it between checkpoints, when
+        round ``round`` is over and nothing of the next is recorded. Evaluations that may still be coming in client by
+        client reach TensorBoard, which draws their spread, only with the next commit.
         """
         if len(self._rows) + sum(len(bookings) for bookings in self._bookings) < SPILL:
             return

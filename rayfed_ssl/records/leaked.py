@@ -1,4 +1,4 @@
-"""What an audit found in a run's messages: its ``leak.json``, which ``rayfed-ssl leak`` writes."""
+"""Reads what an audit found in a run's messages: ``leak.json``, which ``rayfed-ssl leak`` writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Area:
 
     @property
     def of(self) -> str:
-        """What it is the area of."""
+        """A name for what the area measures."""
         return f"{printable(self.field, 60)} ({printable(self.score, 60)}) of client {self.client}"
 
 
@@ -53,18 +53,18 @@ class Audited:
 
     @property
     def largest(self) -> Area | None:
-        """Of what crossed; None where nothing did."""
+        """The largest area of what crossed; None where nothing did."""
         return largest([self])
 
 
 def largest(audits: Iterable[Audited]) -> Area | None:
-    """The largest area of what crossed in any of them; None where nothing did."""
+    """The largest area of what crossed in any of the runs; None if nothing did."""
     crossed = [area for audit in audits for area in audit.areas if area.field != UNTRAINED]
     return max(crossed, key=lambda area: area.auc, default=None)
 
 
 def read_leak(run: Path) -> Audited | None:
-    """What was found in a run folder; None where nobody has looked.
+    """The audit of a run folder; None if the run was not audited.
 
     Raises:
         UserError: ``leak.json`` is damaged.

@@ -34,7 +34,9 @@ Curve = dict[int, float]  # round -> value, of clients' values the mean: rounded
 
 
 class HeldOutImages(NamedTuple):
-    """Which images were held out to choose by: how many, and a digest of their places in the source and labels."""
+    """Identifies the images that were held out to choose by: their number, and a digest of their positions in the
+    source and of their labels.
+    """
 
     images: int
     digest: str
@@ -42,7 +44,7 @@ class HeldOutImages(NamedTuple):
 
 @dataclass(frozen=True)
 class OneRun:
-    """What a run folder says. Measures are named by their tags, ``eval/`` left out: ``knn``, ``select/knn``, .."""
+    """The facts in a run folder. Measures are named by their tags without ``eval/``: ``knn``, ``select/knn``, .."""
 
     folder: Path
     seed: int
@@ -112,7 +114,7 @@ class OneRun:
 
 
 def read_run(folder: Path) -> OneRun:
-    """What the run in ``folder`` came to. Runs no code of its ``imports``.
+    """Read the run in ``folder``, without running code of its ``imports``.
 
     Raises:
         UserError: there is no run that has ended, or its records are damaged.
@@ -180,7 +182,7 @@ def _told(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _images(summary: Mapping[str, Any], key: str) -> int | None:
-    """A number of images that the summary names."""
+    """A number of images in the summary."""
     found = block.get(key) if isinstance(block := summary.get("evaluation"), Mapping) else None
     return found if isinstance(found, int) and found > 0 else None
 

@@ -1,8 +1,8 @@
 """``outcomes.parquet``: how often each score of a run's last evaluation was right about each test image.
 
 A row is a test image and an encoder: ``client`` (null: the global encoder), ``index`` of the image in the test split
-(as in ``images.parquet``), its ``label``, and a column per score, which counts right answers; of an area under the ROC
-curve it holds what the image contributes to the area. The file's metadata holds the round, and of each score how many
+(as in ``images.parquet``), its ``label``, and a column per score, which counts right answers or, for an area under the
+ROC curve, holds what the image contributes to the area. The file's metadata holds the round, and of each score how many
 ``draws`` there were: a column divided by its draws has the recorded value as mean. A balanced accuracy has no column of
 its own: it follows from the accuracy's and the labels.
 
@@ -47,8 +47,8 @@ def write_outcomes(
     within: Path | None = None,
     file: str = FILE,
 ) -> None:
-    """Write ``outcomes.parquet``, or another ``file``, with the scores that all encoders have; remove it where there is
-    none.
+    """Write ``outcomes.parquet``, or another ``file``, with the scores that all encoders have; remove the file if there
+    is none.
 
     Args:
         round: which was evaluated.
@@ -117,7 +117,7 @@ class ImageShares:
 
 
 def read_outcomes(folder: Path, file: str = FILE) -> ImageShares | None:
-    """What ``write_outcomes`` wrote; None in a folder without it. Raises UserError for a damaged file."""
+    """Read what ``write_outcomes`` wrote; None for a folder without the file. Raises UserError for a damaged file."""
     if (found := _read(folder / file)) is None:
         return None
     counted = [found.clients.index(None)] if None in found.clients else range(len(found.clients))
@@ -127,7 +127,9 @@ def read_outcomes(folder: Path, file: str = FILE) -> ImageShares | None:
 
 
 def outcomes_by_client(folder: Path) -> dict[int | None, Outcomes]:
-    """What ``write_outcomes`` was given; empty in a folder without it. Raises UserError for a damaged file."""
+    """Read back the outcomes that ``write_outcomes`` was given; empty for a folder without the file. Raises UserError
+    for a damaged file.
+    """
     if (found := _read(folder / FILE)) is None:
         return {}
     return {

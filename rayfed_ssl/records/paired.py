@@ -81,7 +81,7 @@ def _of_pairs(
 
 
 def _mean(accuracy: object) -> float | None:
-    """Of clients' values the mean; None where one has none."""
+    """The mean of clients' values; None where a client has none."""
     values = list(accuracy.values()) if isinstance(accuracy, Mapping) else [accuracy]
     known = [float(value) for value in values if isinstance(value, int | float)]
     return fmean(known) if known and len(known) == len(values) else None

@@ -1,4 +1,6 @@
-"""How many rounds a run under way has behind it: its tables are written with checkpoints, its event file as it goes."""
+"""How many rounds a run under way has finished. Its tables are written only with checkpoints, its event file as it
+goes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two runs have the same data set, and so test images on which their accuracies can be compared."""
+"""Says whether two runs have the same data set, and so test images on which their accuracies can be compared."""
 
 from __future__ import annotations
 

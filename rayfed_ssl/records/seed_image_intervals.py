@@ -23,7 +23,8 @@ RULE_OF_THREE = 3.0  # / m: what m images among which none differs leave possibl
 
 
 def mean_squares(differences: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Of seeds, of images and of the rest of D (n, m), n and m > 1: two-way analysis of variance without replication.
+    """The mean squares of seeds, of images and of the rest, from D (n, m), n and m > 1: two-way analysis of variance
+    without replication.
 
     Their expectations are r + m s, r + n i and r, with s, i and r the variances of seed_s, image_i and rest_si.
     """

@@ -50,7 +50,7 @@ def history(metrics: pa.Table, group: str = "eval") -> History:
 
 
 def evaluated_rounds(metrics: pa.Table, besides: Sequence[str] = ()) -> set[int]:
-    """The rounds of which something was evaluated, whatever it was, ``besides`` these tags."""
+    """The rounds in which anything was evaluated ``besides`` these tags."""
     tags = metrics["tag"].cast(pa.string())
     evaluated = pc.match_substring_regex(tags, f"^({'|'.join(EVALUATED)})")
     others = pc.is_in(tags, pa.array(besides, pa.string()))
@@ -115,7 +115,7 @@ def rounds_to(metrics: pa.Table, targets: Sequence[float]) -> dict[str, dict[str
 
 
 def rounds_s(metrics: pa.Table) -> float:
-    """Seconds of all rounds: without the start, and without what the first of several runs measures for all of them."""
+    """Seconds of all rounds, without the start and without what the first of several runs measures for all of them."""
     seconds = pc.sum(metrics.filter(pc.equal(metrics["tag"], "system/round_s"))["value"]).as_py()
     return float(seconds or 0.0)
 
@@ -194,8 +194,8 @@ def replies_text(replies: Mapping[str, int]) -> str:
 
 
 def dropped(folder: Path) -> dict[str, int]:
-    """Of the clients left out because their call failed (``on_client_error: drop``): how many there were, and in how
-    many rounds, each client of a round counted once.
+    """How many clients were left out because their call failed (``on_client_error: drop``), and how often, each client
+    counted once per round.
     """
     rows = dropped_parts(folder).read(["round", "client"]).to_pylist()
     return {

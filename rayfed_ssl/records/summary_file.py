@@ -13,12 +13,12 @@ SUMMARY = "summary.json"
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """What the run in ``folder`` came to; None where it has not ended. Raises UserError where the file is damaged."""
+    """The summary of the run in ``folder``; None if it has not ended. Raises UserError if the file is damaged."""
     return read_json(folder / SUMMARY)
 
 
 def known_summary(folder: Path) -> dict[str, Any]:
-    """The same for callers that can do without: empty where there is none that can be read."""
+    """The same for callers that can do without it: empty if there is no readable summary."""
     try:
         return read_summary(folder) or {}
     except UserError:

@@ -1,7 +1,8 @@
 """Which configuration a sweep chooses, from the rows of its ``results.parquet``, and which others are as good.
 
-Only a configuration whose repeats all ran to their last round can win: what was stopped has a value of another round.
-Repeats share their seeds, and so splits and first values: the others are judged by their paired differences to it.
+Only a configuration whose repeats all ran to their last round can win: the value of a stopped trial is of an earlier
+round. Repeats share their seeds, and so splits and first values: the others are judged by their paired differences to
+it.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class Choice:
     """``ranking``: configurations with a score, the best first; ``finished``: those of them that ran to their end.
 
     ``level`` and ``apart``: the other finished configurations that are level with the winner, or not told apart from it
-    (:mod:`rayfed_ssl.records.significance`), by the interval of their paired differences over repeats. Of one training
-    of each those with its value are level. ``ahead``: those that are better by that interval, as may be where
-    not the mean of repeats chooses. ``repeats``: trainings of each. ``margin``: the largest small difference.
+    (:mod:`rayfed_ssl.records.significance`), by the interval of their paired differences over repeats. With one
+    training of each, configurations with the winner's value are level. ``ahead``: those that are better by that
+    interval, which is possible if another score than the mean of repeats chooses. ``repeats``: trainings of each.
+    ``margin``: the largest small difference.
     """
 
     ranking: tuple[int, ...]
@@ -57,7 +59,7 @@ class Choice:
 
 
 def choose(rows: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Choice:
-    """What a sweep chooses; of equal scores the configuration that was tried first.
+    """The choice of a sweep; among equal scores, the configuration that was tried first.
 
     Args:
         rows: one per trial, with ``configuration``, ``repeat``, ``status``, the configuration's ``score``, ``metric``.
@@ -79,7 +81,7 @@ def choose(rows: Sequence[Mapping[str, Any]], metric: str, mode: str) -> Choice:
 
 
 def labels_of(metric: str) -> str | None:
-    """Whose labels choose by a metric, if any do; None of a metric that is no measure of encoders."""
+    """Whose labels choose if a metric chooses, if any do; None for a metric that does not measure encoders."""
     known = {"select": HELD_OUT_LABELS, "accuracy": TEST_LABELS, "best": TEST_LABELS, "features": NO_LABELS}
     return known.get(metric.partition(".")[0])
 

@@ -57,7 +57,9 @@ PART = re.compile(r"part-(\d{5,})(?:_(\d+))?\.parquet")
 
 
 class Metric(NamedTuple):
-    """One row of ``metrics.parquet``: ``client`` None is the whole federation, ``wall_s`` seconds of recording."""
+    """One row of ``metrics.parquet``: ``client`` None means the whole federation; ``wall_s`` is in seconds of
+    recording.
+    """
 
     round: int
     client: int | None
@@ -67,7 +69,7 @@ class Metric(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """One row of ``dropped.parquet``: whose operation failed in which round, and why."""
+    """One row of ``dropped.parquet``: which client's operation failed in which round, and why."""
 
     round: int
     client: int
@@ -103,7 +105,7 @@ class Parts:
 
     Args:
         schema: what ``read`` returns.
-        names: of the clients, to be written beside their numbers.
+        names: the clients' names, to be written beside their numbers.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, names: Sequence[str] | None = None) -> None:
@@ -145,7 +147,7 @@ class Parts:
             ) from None
 
     def remove_after(self, last: Commit) -> None:
-        """Forget the parts past ``last``, and what an interrupted write left behind."""
+        """Delete the parts past ``last``, and what an interrupted write left behind."""
         for at, path in self.files().items():
             if at > last:
                 path.unlink()
@@ -162,7 +164,7 @@ def communication_parts(folder: Path, names: Sequence[str] | None = None) -> Par
 
 
 def dropped_parts(folder: Path, names: Sequence[str] | None = None) -> Parts:
-    """The clients left out under ``on_client_error: drop``; absent where there was none."""
+    """The clients left out under ``on_client_error: drop``; there is no such table if none was."""
     return Parts(folder / "dropped.parquet", DROPPED, names)
 
 
@@ -194,7 +196,7 @@ def bytes_until(bookings: pa.Table) -> dict[int, int]:
 
 
 def last_until(values: Mapping[int, Number], round: int) -> Number | None:
-    """Of values by ascending round that of the last round up to ``round``; None where there is none."""
+    """The value of the last round up to ``round``, of values by ascending round; None where there is none."""
     rounds = list(values)
     place = bisect_right(rounds, round)
     return values[rounds[place - 1]] if place else None
@@ -215,7 +217,7 @@ class PartitionRows:
         public_labels: the labels of exactly these images (m,); None writes null.
         held_out: indices of the images to choose by, split "select"; their labels are the source's.
         names: of the clients, where they have any.
-        class_names: of the classes, by label.
+        class_names: the classes' names, by label.
         origin: how many clients there are and where the public images came from, for a run with this partition.
     """
 

@@ -35,7 +35,7 @@ class EventFile:
     torch's SummaryWriter writes in a thread, which on a full disk prints a traceback and loses what it held.
 
     Raises:
-        OSError: the disk takes no more; so do ``add`` and ``close``.
+        OSError: the disk is full; ``add`` and ``close`` raise it, too.
     """
 
     def __init__(self, folder: Path, purge_step: int | None) -> None:
@@ -69,13 +69,13 @@ class TensorBoard:
     Args:
         folder: the run folder.
         clients: how many clients the run has.
-        names: what they are called, where they have names.
+        names: the clients' names, if they have any.
         purge_step: a resumed run's first step: TensorBoard forgets what was written at and after it. What was written
             once before that step (text, figures) is not written again.
         epoch_s: the time at which the run's ``wall_s`` was 0, in seconds since 1970.
 
     Raises:
-        OSError: the disk takes no more; so does everything that writes.
+        OSError: the disk is full; everything that writes raises it, too.
     """
 
     def __init__(

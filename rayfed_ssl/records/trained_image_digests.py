@@ -1,4 +1,6 @@
-"""``trained.parquet``: digests of the images that a run trained on, to recognise them among other images."""
+"""Writes and reads ``trained.parquet``: digests of the images that a run trained on, to recognise them among other
+images.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def write_trained(folder: Path, digests: NDArray[np.uint64]) -> None:
 
 
 def read_trained(folder: Path) -> NDArray[np.uint64] | None:
-    """What ``write_trained`` wrote; None in the folder of a run that did not. Raises UserError for a damaged file."""
+    """Read what ``write_trained`` wrote; None if the folder has no such file. Raises UserError for a damaged file."""
     if not (folder / FILE).exists():
         return None
     try:

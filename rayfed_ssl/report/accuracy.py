@@ -19,7 +19,7 @@ from rayfed_ssl.records.summary import PIXELS
 from rayfed_ssl.records.tables import last_until
 from rayfed_ssl.report.accuracy_table import images_each
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import plural, short
+from rayfed_ssl.report.formats import how_many, short
 from rayfed_ssl.report.measures import axis, is_share, protocol_name, scale, shown, subject
 from rayfed_ssl.report.style import (
     GRID,
@@ -90,7 +90,7 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         before = {client: value for client, value in rounds.get(0, {}).items() if client is not None}
         images = clients_images(run.summary, name)
         low, high = min(last, key=lambda c: last[c]), max(last, key=lambda c: last[c])
-        told = {c: shown(name, last[c]) + (f" of {plural(images[c], 'image')}" if c in images else "") for c in last}
+        told = {c: shown(name, last[c]) + (f" of {how_many(images[c], 'image')}" if c in images else "") for c in last}
         caption = f"Filled: round {max(trained)}. Hollow: before training."
         if images:
             caption += f" Measured {images_each(images)}{'; right: how many' if len(last) <= NAMED else ''}."

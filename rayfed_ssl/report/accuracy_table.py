@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayfed_ssl.records.comparison import ordered
-from rayfed_ssl.report.formats import plural
+from rayfed_ssl.report.formats import how_many
 from rayfed_ssl.report.measures import change, protocol_name, shown
 from rayfed_ssl.report.page import Cell, HtmlTable
 from rayfed_ssl.report.verdict import clients_images, compared, mean, pairs, test_images
@@ -54,4 +54,4 @@ def images_each(of: Mapping[int, int]) -> str:
     if not of:
         return ""
     low, high = min(of.values()), max(of.values())
-    return f"on {low:,} to {high:,} images each" if low < high else f"on {plural(low, 'image')} each"
+    return f"on {low:,} to {high:,} images each" if low < high else f"on {how_many(low, 'image')} each"

@@ -22,7 +22,7 @@ from rayfed_ssl.records.one_run import OneRun, read_run
 from rayfed_ssl.records.significance import APART, judged, margin_of
 from rayfed_ssl.report.comparison_verdict import Row, by_seed, value_of, verdict
 from rayfed_ssl.report.features import WORDS
-from rayfed_ssl.report.formats import number, plural, size, span, upper
+from rayfed_ssl.report.formats import how_many, number, size, span, upper
 from rayfed_ssl.report.measures import DESCRIBED, axis, change, measure_name, scale, shown, subject, within
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Tile, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic_from_zero
@@ -57,7 +57,11 @@ def report(folder: Path) -> Path:
     held_out = [name for name in measures if name.startswith(HELD_OUT)]
     runs = {row["row"]: _runs(folder, row, notes) for row in trained}
     seeds = document.get("seeds") or []
-    facts = [plural(len(trained), "row"), plural(len(seeds), "seed"), f"first: {printable(document.get('first'), 60)}"]
+    facts = [
+        how_many(len(trained), "row"),
+        how_many(len(seeds), "seed"),
+        f"first: {printable(document.get('first'), 60)}",
+    ]
     sections = [
         _measured(studio, rows, "accuracy", "Accuracy", scores, "Last round"),
         _measured(studio, rows, "representations", "Representations", list(dict.fromkeys(described)), "Features"),
@@ -199,7 +203,7 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> HtmlTable:
 
 
 def _never(row: Row, main: str) -> str:
-    """That not all of a row's runs reached the accuracy that all rows are asked for."""
+    """How many of a row's runs did not reach the accuracy that all rows are asked for, in words."""
     seeds, arrived = (value_of(row, f"goal_{what}.{main}") for what in ("seeds", "reached"))
     return "" if seeds is None or arrived is None else never(int(seeds), int(arrived))
 

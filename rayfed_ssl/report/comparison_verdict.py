@@ -15,7 +15,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.records.comparison import BEFORE_TRAINING, RAW_PIXELS, UNTRAINED, difference
 from rayfed_ssl.records.comparison_choice import SMALLER, Order, in_order
 from rayfed_ssl.records.significance import APART, margin_of, partly_by_chance
-from rayfed_ssl.report.formats import plural
+from rayfed_ssl.report.formats import how_many
 from rayfed_ssl.report.measures import DESCRIBED, change, measure_name, shown, small, unit
 from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORDS, WORSE, Compared, Verdict, compared
 
@@ -71,7 +71,7 @@ def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared |
     found = difference([own[seed] - theirs[seed] for seed in both])
     if found is None:
         return None
-    return Compared(found.mean, found.low, found.high, plural(found.count, "seed"), margin_of(name))
+    return Compared(found.mean, found.low, found.high, how_many(found.count, "seed"), margin_of(name))
 
 
 def _paired(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
@@ -82,11 +82,11 @@ def _paired(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared |
         found = ((a.get("pairs") or {}).get(b["row"]) or {}).get(name) or {}
         low, high = (value_of(found, key) for key in ("low", "high"))
         counts = [(value_of(found, key), noun) for key, noun in (("test_images", "test image"), ("clients", "client"))]
-        known = [plural(int(count), noun) for count, noun in counts if count is not None]
+        known = [how_many(int(count), noun) for count, noun in counts if count is not None]
         if low is None or high is None or not known or found.get("seeds") != list(seeds):
             continue
         over = known[0]
-        over = over if len(seeds) == 1 else f"{plural(len(seeds), 'seed')} and {over}"
+        over = over if len(seeds) == 1 else f"{how_many(len(seeds), 'seed')} and {over}"
         low, high = sorted((sign * low, sign * high))
         own, theirs = by_seed(row, name), by_seed(other, name)
         apart = fmean(own[seed] - theirs[seed] for seed in seeds)  # an interval that ends at 1 has another middle
@@ -103,7 +103,7 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
     best, *others = (rows[row] for row in order.means)
     first = next(iter(order.means.values()))
     text = f"{opening}, {printable(best['row'], 60)} is first of {len(order.means)} with {shown(name, first)}"
-    text += f" over the {plural(len(order.seeds), 'seed')} that all have" if order.fewer else ""
+    text += f" over the {how_many(len(order.seeds), 'seed')} that all have" if order.fewer else ""
     text += _next(best, others, order, name) + less
     before = next((row for row in BEFORE_TRAINING if row in rows), UNTRAINED)
     base = rows.get(before, {})

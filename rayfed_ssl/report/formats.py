@@ -62,7 +62,8 @@ def span(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def plural(count: int, noun: str) -> str:
+def how_many(count: int, noun: str) -> str:
+    """``1,200 clients``, ``1 client``: for nouns whose plural ends with s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

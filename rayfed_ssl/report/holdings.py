@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rayfed_ssl.report.folder import RunFolder
-from rayfed_ssl.report.formats import plural, short
+from rayfed_ssl.report.formats import how_many, short
 from rayfed_ssl.report.style import MAP, SERIES, Drawing, Studio
 
 ACROSS = 44  # the most characters side by side below the axes
@@ -40,7 +40,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     sizes = held.sum(1)
     spread = f"{sizes.min():,} to {sizes.max():,} images each" if sizes.min() < sizes.max() else f"{sizes[0]:,} each"
     alt = (
-        f"Training images by client and class: {plural(len(clients), 'client')}, "
+        f"Training images by client and class: {how_many(len(clients), 'client')}, "
         f"{len(classes):,} {'class' if len(classes) == 1 else 'classes'}, {int(sizes.sum()):,} images, {spread}."
     )
     few = max(held.shape) <= BUBBLES
@@ -51,7 +51,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         "who_holds_what", "Who holds what",
         lambda f: _bubbles(f, called, titles, held) if few else _map(f, titles, held),
         alt=alt, height=max(height, 1.7),
-        caption=f"{plural(int(sizes.sum()), 'training image')}, {spread}."
+        caption=f"{how_many(int(sizes.sum()), 'training image')}, {spread}."
         + (" The area is the count; right: all of a client's." if few else " Shares of each client's images."),
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from rayfed_ssl.records.summary import UNUSED_REPLIES, replies_text
 from rayfed_ssl.report import accuracy, costs, evaluated, features, holdings, maps, panels, projector
 from rayfed_ssl.report.accuracy_table import accuracy_cell, accuracy_table
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
-from rayfed_ssl.report.formats import number, percent, plural, size, span, upper, words
+from rayfed_ssl.report.formats import how_many, number, percent, size, span, upper, words
 from rayfed_ssl.report.measures import features_name, protocol_name, shown, subject
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, write
 from rayfed_ssl.report.representations import look
@@ -113,9 +113,9 @@ def _facts(run: RunFolder) -> list[str]:
     status = str(run.told("status") or UNFINISHED)
     facts = [run.method, run.dataset]
     if isinstance(run.told("clients"), int):
-        facts.append(plural(run.summary["clients"], "client"))
+        facts.append(how_many(run.summary["clients"], "client"))
     wanted = run.configured("train", "rounds")
-    facts.append(f"{run.rounds} of {wanted} rounds" if isinstance(wanted, int) else plural(run.rounds, "round"))
+    facts.append(f"{run.rounds} of {wanted} rounds" if isinstance(wanted, int) else how_many(run.rounds, "round"))
     if run.told("seed") is not None:
         facts.append(f"seed {run.summary['seed']}")
     return [printable(fact, 80) for fact in [*facts, status]]
@@ -228,7 +228,7 @@ def _of_client(run: RunFolder, client: int, names: Sequence[str]) -> Iterator[Ce
         cell, images = _number(run, "accuracy", name, str(client), form=partial(shown, name)), None
         if cell.raw is not None:
             images = clients_images(run.summary, name).get(client)
-        yield cell if images is None else replace(cell, note=f"of {plural(images, 'image')}")
+        yield cell if images is None else replace(cell, note=f"of {how_many(images, 'image')}")
 
 
 def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports: bool) -> Section:
@@ -256,7 +256,7 @@ def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports
     section.drawings = [*maps.figures(seen, studio), *section.drawings]
     section.strips = maps.strips(seen)
     share = maps.agreement(seen)
-    section.intro = f"Features of {plural(len(seen.labels), f'{seen.split} image')} by {maps.whose(seen)}."
+    section.intro = f"Features of {how_many(len(seen.labels), f'{seen.split} image')} by {maps.whose(seen)}."
     if share is not None:
         section.intro += f" Of the five nearest neighbours of an image, {percent(share)} are of its class."
     section.intro += maps.shown_bands(seen.pixels.shape[3])

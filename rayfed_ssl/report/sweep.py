@@ -17,7 +17,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.records.significance import APART
 from rayfed_ssl.records.sweep_choice import CHOICE, SHARES, START, Choice, before_training, choose, score, starts_of
-from rayfed_ssl.report.formats import number, plural, size, span, words
+from rayfed_ssl.report.formats import how_many, number, size, span, words
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, write
 from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, logarithmic, rules, whole_numbers
 from rayfed_ssl.report.sweep_verdict import remarks, shown, verdict
@@ -71,7 +71,7 @@ def report(folder: Path) -> Path:
     statuses = [str(row.get("status")) for row in rows]
     counts = {status: statuses.count(status) for status in dict.fromkeys(statuses)}
     tiles = [Tile(printable(status, 30), Cell(number(count)), "trials") for status, count in counts.items()]
-    facts = [plural(len({row.get("configuration") for row in rows}), "configuration"), plural(len(rows), "trial"),
+    facts = [how_many(len({row.get("configuration") for row in rows}), "configuration"), how_many(len(rows), "trial"),
              f"{mode}imum of {printable(metric, 60)}"]  # fmt: skip
     page = Page("Sweep", folder.resolve().name, facts, verdict(rows, choice, keys, metric, mode, of), tiles, sections)
     return write(page, folder)

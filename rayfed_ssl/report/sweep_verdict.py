@@ -19,7 +19,7 @@ from rayfed_ssl.records.sweep_choice import (
     labels_of,
     untrained_of,
 )
-from rayfed_ssl.report.formats import number, percent, plural, words
+from rayfed_ssl.report.formats import how_many, number, percent, words
 from rayfed_ssl.report.verdict import Verdict
 
 MOST = 8  # configurations that a sentence names
@@ -39,7 +39,7 @@ def verdict(
     """
     if not choice.ranking:
         return Verdict("No configuration has a score yet.")
-    some = plural(len(choice.ranking), "configuration")
+    some = how_many(len(choice.ranking), "configuration")
     if choice.winner is None:
         return Verdict(f"No configuration has run to its end yet; {some} with a score so far.")
     own = [row for row in rows if row["configuration"] == choice.winner]
@@ -48,12 +48,12 @@ def verdict(
     repeats = f", the {of} of {choice.repeats} repeats," if choice.repeats > 1 else ""
     best = "first" if choice.level or choice.apart else "the best"
     said = [
-        f"Of {plural(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is {best} "
+        f"Of {how_many(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is {best} "
         f"by {printable(metric, 60)}{labels}: {shown(own[0]['score'], metric)}{repeats} with {told}.",
         *_below(rows, choice, metric, mode),
     ]
     if others := len(choice.ranking) - len(choice.finished):
-        said.append(f"{plural(others, 'other')} with a score did not run to the end and cannot be chosen.")
+        said.append(f"{how_many(others, 'other')} with a score did not run to the end and cannot be chosen.")
     return Verdict(" ".join(said))
 
 

@@ -26,7 +26,7 @@ from rayfed_ssl.records.intervals import counts_images, of_difference
 from rayfed_ssl.records.significance import APART, MARGIN, Judgement, judged
 from rayfed_ssl.records.summary import HELD_OUT_LABELS
 from rayfed_ssl.report.folder import UNFINISHED, UNKNOWN
-from rayfed_ssl.report.formats import number, percent, plural
+from rayfed_ssl.report.formats import how_many, number, percent
 from rayfed_ssl.report.measures import (
     change,
     features_name,
@@ -130,7 +130,7 @@ def compared(last: Any, untrained: Any, images: int | None, pairs: Pairs | None 
         pairs = Pairs(*of_difference(a, b, images), images)
     if pairs is not None:
         low, high, count = pairs
-        intervals.append((apart + low - (a - b), apart + high - (a - b), plural(count, "test image")))
+        intervals.append((apart + low - (a - b), apart + high - (a - b), how_many(count, "test image")))
     if not intervals:
         return Compared(apart)
     low, high, of = max(intervals, key=lambda interval: interval[1] - interval[0])
@@ -264,7 +264,7 @@ def _interval(of: Compared, measure: str) -> str:
 
 
 def _opening(summary: Mapping[str, Any]) -> str:
-    rounds, status = plural(int(summary.get("rounds") or 0), "round"), summary.get("status")
+    rounds, status = how_many(int(summary.get("rounds") or 0), "round"), summary.get("status")
     if status == "diverged":
         return f"Training diverged; after the last good one of {rounds}"
     if status == "stopped":

@@ -46,11 +46,11 @@ class PublicConfig(Block):
     ``share``: of the training images; ``source``: the training images of ``images``.
     """
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Of the training images, with ``source: share``; of every task's, with ``data.tasks``."""
+    """Share of the training images, with ``source: share``; with ``data.tasks``, of every task's images."""
     images: SourceConfig | None = None
-    """Another source, with ``source: source``."""
+    """The source of the public images, with ``source: source``."""
     sample: Annotated[int, Field(ge=1)] | None = None
-    """So many of ``images``, drawn with the run's seed; null: all of them."""
+    """How many of ``images`` are used, drawn with the run's seed; null: all of them."""
 
     @model_validator(mode="after")
     def _source_named(self) -> PublicConfig:
@@ -71,7 +71,7 @@ class DataConfig(SourceConfig):
     tasks: tuple[tuple[str | int, ...], ...] | None = None
     """Class names, or ids, of each client's own task; null: clients have no tasks."""
     task_images: Annotated[int, Field(ge=1)] | None = None
-    """Images of each client and class of ``tasks``; null: all."""
+    """How many images a client has of each class of its task; null: all."""
 
 
 def check_name(encoder: str, key: str) -> None:
@@ -146,19 +146,19 @@ class OptimizerConfig(Block):
     lr: Annotated[float, Field(gt=0)] = 0.03
     """Learning rate."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of ``sgd`` and ``lars``."""
+    """Momentum of ``sgd`` and ``lars``."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Added to the gradient; ``adamw`` takes it off the weights; ``lars`` spares biases and normalisation."""
     trust_coefficient: Annotated[float, Field(gt=0)] = 0.001
-    """Of ``lars``: a weight's step is lr times this share of the weight's norm."""
+    """With ``lars`` a weight's step is lr times this share of the weight's norm."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Of the learning rate over rounds; within a round it is constant. ``cosine``: in round t of R, after W rounds of
-    warm-up, lr/2 (1 + cos(pi (t - 1 - W) / (R - W))).
+    """How the learning rate changes over rounds; within a round it is constant. ``cosine``: in round t of R, after W
+    rounds of warm-up, lr/2 (1 + cos(pi (t - 1 - W) / (R - W))).
     """
     warmup: Annotated[int, Field(ge=0)] = 0
     """Rounds W of warm-up before the schedule, fewer than ``train.rounds``: round t <= W has lr t / W. 0: none."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
-    """Largest norm of a step's gradient; null: any."""
+    """Largest norm of a step's gradient; null: no limit."""
     keep: bool = False
     """Whether a client's local epochs go on with the momentum, or Adam's moments, of its last round; they stay with the
     client, are never sent or averaged, and take the room of one or two models a client.
@@ -175,10 +175,10 @@ class TrainConfig(Block):
     local_steps: Annotated[int, Field(ge=1)] | None = None
     """Batches, reshuffled as needed, in place of ``local_epochs``, which is refused beside it; null: epochs."""
     batch_size: Annotated[int, Field(ge=1)] = 128
-    """Images of a batch; of a smaller shard, all of them."""
+    """Images in a batch; all images of a client that has fewer."""
     optimizer: OptimizerConfig = OptimizerConfig()
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of forward passes on a GPU (autocast). On a CPU they are float32."""
+    """Precision of forward passes on a GPU (autocast). On a CPU they are float32."""
     compile: bool = False
     """Whether encoders go through ``torch.compile``."""
 
@@ -187,7 +187,7 @@ class ParticipationConfig(Block):
     """How many clients take part in a round."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of the clients, wanted in a round, rounded to the nearest whole number, halves to the even one; at least 1."""
+    """Share of the clients that a round wants; their number is rounded, halves to the even number; at least 1."""
     over: Annotated[float, Field(ge=1)] = 1.0
     """Clients asked for each reply that is wanted; the round closes at the last one wanted."""
 
@@ -202,9 +202,9 @@ class CheckpointConfig(Block):
     null: ``every`` alone decides.
     """
     keep: Annotated[int, Field(ge=1)] = 2
-    """The newest so many stay."""
+    """How many of the newest checkpoints are kept."""
     keep_every: Annotated[int, Field(ge=0)] = 0
-    """Every n-th stays for ever; 0: none."""
+    """Checkpoints of every n-th round are kept for ever; 0: none."""
 
 
 def _on_or_off(found: Any) -> Any:
@@ -240,7 +240,7 @@ class ResourcesConfig(Block):
     autoscales_to: dict[Literal["CPU", "GPU"], Annotated[float, Field(ge=0)]] | None = None
     """CPUs and GPUs that an autoscaling cluster can grow to."""
     client_timeout_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds a client's call may take before it follows ``on_client_error``; null: any."""
+    """Seconds after which a client's call counts as failed (``on_client_error``); null: no limit."""
     evaluation_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds an evaluation may take before it is repeated elsewhere, once; null: ten times ``client_timeout_s``, if
     that is set.

@@ -17,7 +17,7 @@ class LogNormal(Block):
     """Each client's own draw of ``median * exp(sigma * N(0, 1))``, the same in every round."""
 
     median: Positive
-    """Of the clients' draws."""
+    """Median of the clients' draws."""
     sigma: NotNegative
     """Standard deviation of the draws' logarithm."""
 
@@ -33,7 +33,7 @@ class Bernoulli(Block):
 
     name: Literal["bernoulli"] = "bernoulli"
     probability: Annotated[float, Field(gt=0, le=1)]
-    """That a client can be reached in a round."""
+    """Probability that a client can be reached in a round."""
 
 
 class Trace(Block):
@@ -57,25 +57,25 @@ class SystemConfig(Block):
     """
 
     seconds_per_image: NotNegative | LogNormal = 0.0
-    """Of a client, for each source image it reads, views included."""
+    """Seconds that a client takes for each source image it reads, views included."""
     down_mbps: Positive | LogNormal | None = None
-    """10^6 bits per second; null: downloads take no time."""
+    """A client's download rate in 10^6 bits per second; null: downloads take no time."""
     up_mbps: Positive | LogNormal | None = None
-    """10^6 bits per second; null: uploads take no time."""
+    """A client's upload rate in 10^6 bits per second; null: uploads take no time."""
     latency_s: NotNegative | LogNormal = 0.0
-    """Per exchange in which anything crosses."""
+    """Seconds that each exchange takes in addition, where anything crosses."""
     devices: Path | None = None
-    """Parquet or CSV file, one row per client, whose columns stand in for the four keys above."""
+    """Parquet or CSV file, one row per client, whose columns replace the four keys above."""
     availability: AvailabilityConfig = Always()
     """When clients can be reached."""
     drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability that an asked client is lost in mid-round."""
     deadline_s: Positive | None = None
-    """Of every exchange; later replies are not used; null: none."""
+    """Seconds after which an exchange ends; later replies are not used; null: no deadline."""
     minimum_replies: Annotated[int, Field(ge=1)] = 1
-    """With fewer, a round comes to nothing."""
+    """Fewest replies to a round; with fewer, it comes to nothing."""
     server_seconds_per_image: NotNegative = 0.0
-    """Of the server's own work, such as distillation, for each image it reads, counted like a client's; 0: free."""
+    """Seconds that the server's own work, such as distillation, takes per image, counted as a client's; 0: none."""
 
 
 class Average(Block):
@@ -89,7 +89,7 @@ class Momentum(Block):
 
     name: Literal["momentum"] = "momentum"
     lr: Positive = 1.0
-    """1: without momentum the step ends at the mean."""
+    """Length of the step; 1: without momentum it ends at the mean."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """How much of the last step is taken again."""
 
@@ -102,9 +102,9 @@ class Adaptive(Block):
     lr: Positive = 0.01
     """About how far a parameter moves in a round."""
     beta_1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of the mean of clients' moves."""
+    """Decay of the running mean of clients' moves."""
     beta_2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """Of the mean of their squares; without effect with ``adagrad``."""
+    """Decay of the running mean of their squares; no effect with ``adagrad``."""
     tau: Positive = 1e-3
     """Moves below it count as none: the smaller, the more adaptive."""
 
@@ -138,12 +138,12 @@ class ServerConfig(Block):
     their own pace.
     """
     buffer: Annotated[int, Field(ge=1)] = 10
-    """K, replies per update."""
+    """FedBuff: K, how many replies an update takes."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """M, clients at work; null: ``participation.fraction`` of them."""
+    """FedBuff: M, how many clients train at a time; null: ``participation.fraction`` of all."""
     staleness_max: Annotated[int, Field(ge=0)] = 20
-    """Updates since a client's download beyond which its reply is not used."""
+    """FedBuff: a reply is not used if there were more updates than this since the client's download."""
     lr: Positive = 1.0
-    """Of FedBuff's step."""
+    """FedBuff: length of the step of an update."""
     optimizer: Annotated[ServerOptimizer, Field(discriminator="name")] = Average()
     """How a synchronous server goes from its model to the clients' mean."""

@@ -49,7 +49,7 @@ class Quantized(Block):
 
     name: Literal["quantized"] = "quantized"
     bits: Annotated[int, Field(ge=2, le=8)] = 8
-    """Of a value, its sign included: 2^(bits-1) - 1 levels beside 0."""
+    """Bits of a value, its sign included: 2^(bits-1) - 1 levels beside 0."""
     bucket: Annotated[int, Field(ge=1)] = 512
     """Consecutive values that share a scale, a float32: their largest magnitude."""
 

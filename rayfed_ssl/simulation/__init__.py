@@ -1,1 +1,3 @@
-"""A run: the round loop, the function that executes, clients in this process, what is recorded and exported."""
+"""A run: the round loop, the function that executes a client's operation, clients in this process, records and
+exports.
+"""

@@ -22,28 +22,28 @@ from rayfed_ssl.simulation.timing import clock_notes, make_clock
 
 @dataclass(frozen=True)
 class RunParts:
-    """``plugins`` by name; ``clock``: None where no virtual time is kept."""
+    """``plugins`` are by name; ``clock`` is None if no virtual time is kept."""
 
     server: MethodServer[Any]
     plugins: dict[str, ServerPlugin[Any]]
     clock: Clock | None
 
     def notes(self) -> list[Note]:
-        """What the method and its plug-ins have to say before the first round."""
+        """The notes of the method and its plug-ins before the first round."""
         return [*as_notes(self.server.notes()), *self.plugin_notes()]
 
     def plugin_notes(self) -> list[Note]:
-        """What the plug-ins alone have to say."""
+        """The notes of the plug-ins alone."""
         return [note for plugin in self.plugins.values() for note in as_notes(plugin.notes())]
 
 
 def assemble(config: RunConfig, federation: Federation, initial: Callable[[str], Weights]) -> RunParts:
-    """The parts of a run as they are before ``server.start``, or a checkpoint, gives them a state.
+    """The parts of a run before ``server.start``, or a checkpoint, gives them a state.
 
     Args:
         initial: the values that an architecture begins with.
     Raises:
-        UserError: no round could have as many replies as ``system`` wants, or a file that it names cannot be used.
+        UserError: no round could get as many replies as ``system`` wants, or a file that it names cannot be used.
     """
     setup = Setup(config, federation, initial)
     plugins: dict[str, ServerPlugin[Any]] = {
@@ -54,8 +54,8 @@ def assemble(config: RunConfig, federation: Federation, initial: Callable[[str],
 
 
 def rehearse(config: RunConfig, federation: Federation) -> tuple[RunParts, list[str]]:
-    """The parts of a run that is not begun, and lines on what it begins with, whom it never hears of, and
-    how long its server works.
+    """The parts of a run that is not started, and lines on what it begins with, which clients it never reaches, and how
+    long its server works.
 
     Raises:
         UserError: what ``model.start`` names does not fit, or the run's ``system`` allows no round.

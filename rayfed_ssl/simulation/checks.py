@@ -1,4 +1,4 @@
-"""Checks, before the first file of a run is written, that the images suit the run: shards, labels, comparisons."""
+"""Checks, before a run's first file is written, that the images suit the run: shards, labels, comparisons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rayfed_ssl import evaluation
 from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.config import RunConfig, sends_weights
 from rayfed_ssl.data.holdout import leaves_too_few
 from rayfed_ssl.data.images import are_bands
@@ -34,7 +34,7 @@ ENOUGH_STEPS = 50  # one after the other in the whole run; the recipes of config
 
 
 def with_start(config: RunConfig) -> RunConfig:
-    """The configuration with the digest of what ``model.start`` names, which every process then compares."""
+    """The configuration with the digest of the file that ``model.start`` names; every process then compares it."""
     if config.model.start is None:
         return config
     model = config.model.model_copy(update={"start": pinned(config.model.start)})
@@ -42,9 +42,9 @@ def with_start(config: RunConfig) -> RunConfig:
 
 
 def check_run(config: RunConfig, federation: Federation) -> None:
-    """Raise UserError for what the images, as they are dealt, do not allow the run: too few of a client's, no labels
-    where some are needed, encoders that cannot be compared, what the method lacks; and for targets that a server's
-    optimiser would leave behind, with which earlier versions have made runs that are still read.
+    """Raise UserError if the images, as they are dealt, do not suit the run: a client has too few, needed labels are
+    missing, encoders cannot be compared, or the method lacks something. Also refuses momentum targets that a server's
+    optimiser would leave behind. Earlier versions have made such runs, which can still be read.
     """
     if config.averages_target and config.server.optimizer.name != "average":
         raise UserError(
@@ -66,7 +66,7 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
         remedy = f"data.partition.min_size={needed} leaves smaller clients out"
     smallest = min(federation.clients, key=lambda client: federation.sizes[client])
     size = int(federation.sizes[smallest])
-    images = f"{size} image{'' if size == 1 else 's'}"
+    images = plural(size, "image", "images")
     for reason, least in config.least_batches:
         if size < least:
             few = f"{federation.called(smallest)} has {images}; {reason} needs batches of at least {least}"
@@ -81,8 +81,8 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
 
 
 def check_labels(config: RunConfig, federation: Federation) -> None:
-    """Refuse an objective, or protocols, that need labels where images have none, before rounds are spent on them: a
-    line for each, and, where training images are of no or one class, how the images were read.
+    """Refuse an objective, or protocols, that need labels if images have none, before rounds are spent on them. There
+    is a line for each and, if training images are of no class or a single one, a line on how the images were read.
     """
     lines: list[str] = []
     trained = np.concatenate([federation.dataset.train.labels[shard["train"]] for shard in federation.shards])
@@ -102,8 +102,8 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
 
 
 def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:
-    """Lines on the run's images, on those of other sources that protocols measure on, after the key that names them,
-    and on those that ``model.start`` has seen. Raises UserError where other sources' images are not there.
+    """Lines on the run's images, on images of other sources that protocols use (after the key that names them), and on
+    images that the encoder of ``model.start`` was trained on. Raises UserError if other sources' images are missing.
     """
     metrics = config.evaluation.metrics
     others = [
@@ -123,7 +123,7 @@ def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:
 
 
 def _bands_in_views(config: RunConfig) -> Iterator[Note]:
-    """A line on what views leave out of images of bands."""
+    """A line on the augmentations that have no effect on images of bands."""
     recipe, channels = config.augment.recipe(), config.data.channels
     _, _, saturation, hue = recipe.jitter if recipe.jitters else (0.0,) * 4
     strengths = {"saturation": saturation, "hue": hue, "grey": recipe.gray_p}
@@ -133,7 +133,7 @@ def _bands_in_views(config: RunConfig) -> Iterator[Note]:
 
 
 def _all_grey(config: RunConfig, federation: Federation) -> Iterator[Note]:
-    """A line on grey images of one's own that are read with three channels, though nobody asked for three."""
+    """A line on the user's own grey images that are read with three channels, though the user did not ask for three."""
     data, dataset = config.data, federation.dataset
     free = config.model.start is None and "channels" not in data.model_fields_set and data.bands is None
     if dataset.grey and free and OWN_IMAGES & SOURCES[data.name].reads:
@@ -141,7 +141,7 @@ def _all_grey(config: RunConfig, federation: Federation) -> Iterator[Note]:
 
 
 def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[Note]:
-    """A line where own test images of clients are of one class, which metrics beside accuracy cannot measure."""
+    """A line if clients' own test images are all of one class, on which metrics other than accuracy are undefined."""
     metrics = [metric for metric in config.evaluation.metrics if metric != ACCURACY]
     classifies = any(protocol.classifies for protocol in config.evaluation.rows.values())
     if federation.own_tests is None or not metrics or not classifies:
@@ -156,7 +156,9 @@ def _of_one_class(config: RunConfig, federation: Federation) -> Iterator[Note]:
 
 
 def _few_own(config: RunConfig, federation: Federation) -> Iterator[Note]:
-    """A line where clients have few own test images: a mean over clients counts them as much as any other."""
+    """A line if clients have few own test images: a mean over clients gives them the same weight as any other
+    client.
+    """
     if federation.own_tests is None or not any(protocol.classifies for protocol in config.evaluation.rows.values()):
         return
     labels = federation.dataset.test.labels
@@ -180,7 +182,9 @@ def ownership_notes(config: RunConfig, federation: Federation) -> list[Note | st
 
 
 def one_owner(config: RunConfig, federation: Federation) -> list[Note]:
-    """A line where all images are in one client folder, such as a camera's DCIM, or have one value as their client."""
+    """A line if all images are in one client folder, such as a camera's DCIM, or have the same value as their
+    client.
+    """
     train = federation.dataset.train
     if train.clients is None or len(train.client_names) != 1:
         return []
@@ -198,9 +202,7 @@ def one_owner(config: RunConfig, federation: Federation) -> list[Note]:
 
 
 def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
-    """A line where images have clients of their own (client folders or a client column) and the partition ignores
-    them.
-    """
+    """A line if the images come with clients (client folders or a client column) and the partition ignores these."""
     names = federation.dataset.train.client_names
     if federation.dataset.train.clients is None or len(names) == 1 or config.data.partition.by_client:
         return []
@@ -211,8 +213,8 @@ def ignored_clients(config: RunConfig, federation: Federation) -> list[str]:
 
 
 def split_groups(config: RunConfig, federation: Federation) -> list[Note]:
-    """A line where images of one group, such as a patient, are dealt to several clients: groups are kept together where
-    images are held out, not where they are dealt.
+    """A line if images of one group, such as a patient, are dealt to several clients: groups are kept together when
+    images are held out, not when they are dealt.
     """
     data, train = config.data, federation.dataset.train
     if train.groups is None:
@@ -241,8 +243,8 @@ def split_groups(config: RunConfig, federation: Federation) -> list[Note]:
 
 
 def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
-    """A line where even a model that the median client trains in every round takes so few local steps, one after the
-    other, that next to nothing is learned. Where a round asks a part of the clients, each takes fewer.
+    """A line if a model that the median client trained in every round would take so few successive local steps that
+    next to nothing is learned. If a round asks only some of the clients, each takes fewer steps still.
     """
     if not server.reaches_clients:
         return []
@@ -253,9 +255,7 @@ def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
     if made.steps * train.rounds >= ENOUGH_STEPS:
         return []
     more = "train.local_steps" if train.local_steps else "train.local_epochs, or a smaller train.batch_size"
-    steps, rounds = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in (
-        (made.steps, "local step"), (train.rounds, "round"),
-    ))  # fmt: skip
+    steps, rounds = plural(made.steps, "local step", "local steps"), plural(train.rounds, "round", "rounds")
     return [
         f"a client with {int(sizes[client])} images, as the median client, takes {steps} on {made.size} images in a "
         f"round, {made.steps * train.rounds} one after the other in {rounds}: too few for an encoder to learn much; "
@@ -264,14 +264,14 @@ def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:
 
 
 def no_bfloat16(config: RunConfig, device: str) -> list[str]:
-    """A line where ``train.precision`` does nothing for clients on a ``device`` of the cohort."""
+    """A line if ``train.precision`` has no effect on the cohort's ``device``."""
     if config.train.precision == "float32" or "cpu" not in device.split(", "):
         return []
     return [f"train.precision: {config.train.precision} has no effect on a CPU, where forward passes are float32"]
 
 
 def coded_weights(config: RunConfig) -> list[Note]:
-    """A line where weights cross in fewer bytes than float32."""
+    """A line if weights are sent in fewer bytes than float32."""
     transport, sent = config.transport, sends_weights(config)
     coded = [way for way in reversed(DIRECTIONS) if way in sent and transport.code(way) != FULL]
     if not coded:
@@ -281,13 +281,13 @@ def coded_weights(config: RunConfig) -> list[Note]:
 
 
 def _spans_clients(groups: np.ndarray, clients: np.ndarray) -> bool:
-    """Whether images of one group are several clients', as each of both is numbered (M,), -1 for none."""
+    """Whether images of one group belong to several clients. Both are numbers (M,), -1 for none."""
     pairs = np.unique(np.stack([groups, clients])[:, (groups >= 0) & (clients >= 0)], axis=1)
     return bool(len(np.unique(pairs[0])) < pairs.shape[1])
 
 
 def check_comparisons(config: RunConfig, federation: Federation) -> None:
-    """Refuse to compare the encoders of a round's clients where a round never has two that can be compared."""
+    """Refuse to compare the encoders of a round's clients if no round can have two that are comparable."""
     if not config.evaluation.comparisons:
         return
     names, clients = ", ".join(config.evaluation.comparisons), len(federation.clients)
@@ -307,7 +307,9 @@ def check_comparisons(config: RunConfig, federation: Federation) -> None:
 
 
 def describe(config: RunConfig, federation: Federation) -> str:
-    """The run in one line: method, data set, clients and the sizes of their shards, and what is left out of them."""
+    """The run in one line: method, data set, clients and the sizes of their shards, and the images that are left
+    out.
+    """
     sizes = federation.sizes[list(federation.clients)]
     spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     line = f"{config.method.name} on {federation.dataset.name}: {len(federation.clients)} clients x {spread} images"
@@ -318,5 +320,5 @@ def describe(config: RunConfig, federation: Federation) -> str:
         use = "to choose by" if labelled and config.evaluation.selecting else "for `rayfed-ssl leak` alone"
         line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
-        line += f"; {len(skipped)} broken image{'' if len(skipped) == 1 else 's'} left out, named in skipped_images.txt"
+        line += f"; {plural(len(skipped), 'broken image', 'broken images')} left out, named in skipped_images.txt"
     return line

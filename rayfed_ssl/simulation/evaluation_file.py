@@ -1,4 +1,4 @@
-"""``evaluation.json``: what ``rayfed-ssl evaluate`` measured of a run, read and added to."""
+"""Reads and extends ``evaluation.json``, which holds what ``rayfed-ssl evaluate`` measured of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ BY_ENCODER = frozenset({  # its blocks with a row per encoder
 
 
 def earlier(path: Path) -> dict[str, Any]:
-    """What an earlier evaluation wrote, each protocol with all settings behind its results. Raises UserError."""
+    """The content that an earlier evaluation wrote, with all settings behind each protocol's results. Raises
+    UserError.
+    """
     if not path.exists():
         return {}
     try:
@@ -36,8 +38,8 @@ def earlier(path: Path) -> dict[str, Any]:
 
 
 def added(known: Mapping[str, Any], new: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:
-    """``known`` with ``new`` in it. Earlier scores of a protocol that was ``measured`` again go: theirs were other
-    settings.
+    """``known`` with ``new`` added. Earlier scores of a protocol that was ``measured`` again are removed: they had
+    other settings.
     """
     merged: dict[str, Any] = {}
     for block in [*known, *(name for name in new if name not in known)]:
@@ -56,7 +58,7 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any], measured: Sequence[s
 
 
 def _others(values: Mapping[str, float], measured: Sequence[str]) -> dict[str, float]:
-    """The values whose tag belongs to none of the protocols ``measured``."""
+    """The values whose tags belong to none of the protocols ``measured``."""
     return {
         tag: value
         for tag, value in values.items()
@@ -65,7 +67,9 @@ def _others(values: Mapping[str, float], measured: Sequence[str]) -> dict[str, f
 
 
 def with_untrained(known: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """What is ``known``, of the run's images and of others, without untrained encoders that are not in ``names``."""
+    """The ``known`` values, on the run's images and on others, without those of untrained encoders that are not in
+    ``names``.
+    """
     kept = dict(known)
     if UNTRAINED in kept:
         kept[UNTRAINED] = {name: of for name, of in kept[UNTRAINED].items() if name in names}

@@ -1,9 +1,9 @@
-"""Predicts a run's memory, bytes and training time before it is started. Nothing is written that stays, but for decoded
+"""Predicts a run's memory, bytes and training time before it is started. Nothing that is written stays, except decoded
 images in a cache folder that the user named.
 
-Bytes are those the ledger will book, where the method knows them beforehand and nobody is lost. Time is an estimate: a
-local step is measured on this machine's device and multiplied, and what the method's ``workload`` says that clients
-compute beside steps is added by it; evaluation, server work and sending are left out.
+Bytes are those the ledger will book, if the method knows them beforehand and no client is lost. Time is an estimate: a
+local step is measured on this machine's device and multiplied, and what clients compute besides steps is added as the
+method's ``workload`` says; evaluation, server work and sending are left out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BUSY = 1.5  # a step that takes so many times what a processor worked on it has 
 
 
 class StepTime(NamedTuple):
-    """Of a local step: seconds on the clock, and seconds of processors in this process, all threads together."""
+    """How long a local step takes: seconds on the clock, and processor seconds of this process, summed over threads."""
 
     wall_s: float
     cpu_s: float
@@ -83,13 +83,13 @@ class Forecast:
     notes: tuple[str, ...] = ()
 
     def seconds(self, actors: int) -> float:
-        """Of training with so many clients at a time, each on a device like this one."""
+        """Seconds of training with this number of clients at a time, each on a device like this one."""
         return (self.steps * self.step_s + (self.passes or 0) * self.pass_s) / actors
 
     def idle_share(self) -> float | None:
-        """The part of a step's seconds in which this process waited, as it does where other work has the processors;
-        None on a GPU, for which processors wait anyway, with several threads, whose seconds of work overlap, where a
-        step took less than ``BUSY`` times their work, and without steps.
+        """The part of a step's seconds in which this process waited, as it does if other work occupies the processors.
+        None on a GPU, for which processors wait anyway; with several threads, whose seconds of work overlap; if a step
+        took less than ``BUSY`` times their work; and without steps.
         """
         if self.device != "cpu" or self.threads > 1 or not self.step_s or self.step_s < BUSY * self.step_cpu_s:
             return None
@@ -98,8 +98,8 @@ class Forecast:
 
 @contextlib.contextmanager
 def cache_of_check() -> Iterator[Path]:
-    """The cache folder that the user named, for the run to find the images in; without one, a folder that is gone
-    afterwards, in which what the usual one holds is seen and not decoded again.
+    """The cache folder that the user named, in which the run will find the images. Without one it is a temporary
+    folder, which shows the content of the usual cache, so that images there are not decoded again.
     """
     if os.environ.get(CACHE):
         yield default_cache()
@@ -112,8 +112,8 @@ def cache_of_check() -> Iterator[Path]:
 
 
 def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None) -> Forecast:
-    """What the run would come to; ``say`` takes lines while images are decoded. Raises UserError for all that a run
-    would refuse before its first round, but what concerns its folder and its place.
+    """The forecast of the run; ``say`` takes lines while images are decoded. Raises UserError for everything that a run
+    would refuse before its first round, except what concerns its folder and the place where it runs.
     """
     config = with_start(config)
     config = _offline(config)
@@ -148,8 +148,8 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
 
 
 def _said_by(parts: RunParts) -> Sequence[Note | str]:
-    """The method's and its plug-ins' own lines, which a run says before its first round. A method of one's own may need
-    a state that only ``server.start`` brings; then that is said.
+    """The notes of the method and its plug-ins, which a run prints before its first round. A third-party method may
+    need a state that only ``server.start`` sets; then a note says so.
     """
     try:
         return parts.notes()
@@ -158,7 +158,7 @@ def _said_by(parts: RunParts) -> Sequence[Note | str]:
 
 
 def _offline(config: RunConfig) -> RunConfig:
-    """The same run, whose images have to be there."""
+    """The same run, which must not download its images."""
     public = config.data.public
     if public.images is not None:
         images = public.images.model_copy(update={"download": False})
@@ -169,7 +169,7 @@ def _offline(config: RunConfig) -> RunConfig:
 def _traffic(
     config: RunConfig, federation: Federation, server: MethodServer[Any], plugins: dict[str, ServerPlugin[Any]]
 ) -> Traffic | None:
-    """Bytes of the whole run; None where the method, a plug-in or the schedule does not know."""
+    """Bytes of the whole run; None if the method, a plug-in or the schedule does not know them."""
     if config.server.schedule != "sync":
         return None
     total, met = Traffic(0, 0), set[int]()
@@ -186,8 +186,8 @@ def _traffic(
 
 
 def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any]) -> tuple[int, StepTime, float]:
-    """Local steps of the run; the time of one, measured for each architecture, weighted by its steps; and of its
-    seconds on the clock those of one image's pass forward.
+    """The run's local steps; the time of one, measured for each architecture and weighted by its steps; and the share
+    of its seconds on the clock that one image's forward pass takes.
     """
     counts, images = dict[str, int](), 0
     if not server.reaches_clients:  # one trains on everybody's images
@@ -208,14 +208,13 @@ def _steps(config: RunConfig, federation: Federation, server: MethodServer[Any])
 
 
 def _clients(config: RunConfig, server: MethodServer[Any], t: int) -> tuple[int, ...]:
-    """Whom round t asks."""
+    """The clients that round t asks."""
     return server.asked(t)[: config.cohort_size if _buffered(config) else None]
 
 
 def _passes(config: RunConfig, parts: RunParts) -> int | None:
-    """Passes of an image forward that the method's and the plug-ins' workloads have beside local steps, over the run:
-    as many as they say, and at least one for each image that is read beside those of `fit`. None where one does not
-    know.
+    """Forward passes of an image in the method's and the plug-ins' workloads besides local steps, over the run: as many
+    as they say, and at least one for each image that is read besides those of `fit`. None if a workload is not known.
     """
     server = parts.server
     if not server.reaches_clients:
@@ -249,8 +248,8 @@ def _buffered(config: RunConfig) -> bool:
 
 
 def step_time(config: RunConfig, federation: Federation, encoder: str) -> StepTime:
-    """The time of one local step, measured: ``STEPS`` of a client with this encoder after one that warms up, or that
-    one alone where it takes longer than ``LONG_S``.
+    """The measured time of one local step: the mean of ``STEPS`` steps of a client with this encoder after one that
+    warms up, or only that one if it takes longer than ``LONG_S``.
     """
     able = [client for client in federation.clients if config.clients.encoder(client) == encoder]
     client = max(able, key=lambda one: int(federation.sizes[one]))
@@ -269,11 +268,11 @@ def step_time(config: RunConfig, federation: Federation, encoder: str) -> StepTi
 
 
 def check_steps_fit(config: RunConfig, federation: Federation, free: Room) -> list[str]:
-    """Refuse a batch whose views alone leave more for the backward pass than there is room for: tried, it would take
-    this process along, or others. Shapes are enough to know it.
+    """Refuse a batch whose views alone need more memory for the backward pass than there is: trying it could kill this
+    process, or others. The check needs only shapes.
 
     Returns:
-        a note for each encoder of which shapes do not tell.
+        a note for each encoder for which shapes do not tell.
     Raises:
         UserError: naming the batch, what it keeps, and how many images would fit.
     """
@@ -303,7 +302,7 @@ def check_steps_fit(config: RunConfig, federation: Federation, free: Room) -> li
 
 
 def _rows_key(config: RunConfig) -> str:
-    """What decides how many images a local step is on, and what it is."""
+    """What determines how many images a local step takes, and what it does with them."""
     if isinstance(config.method, TaskConfig) and config.method.batch_ratio is not None:
         return f"method.batch_ratio: found {config.method.batch_ratio:g}"
     return f"train.batch_size: found {config.train.batch_size}"
@@ -314,8 +313,8 @@ def _channels_and_sides(config: RunConfig, federation: Federation) -> tuple[int,
 
 
 def backward_bytes(network: Network, shape: tuple[int, ...], config: RunConfig) -> float:
-    """What one view, images of ``shape`` (B, C, S, S), keeps for the backward pass of encoder and projector, counted on
-    tensors that have a shape and no values.
+    """Bytes that one view, images of ``shape`` (B, C, S, S), keeps for the backward pass of encoder and projector,
+    counted on tensors that have a shape but no values.
     """
     network = network.to("meta").train()
     with kept_for_backward(network) as kept:
@@ -326,7 +325,7 @@ def backward_bytes(network: Network, shape: tuple[int, ...], config: RunConfig) 
 
 @contextlib.contextmanager
 def kept_for_backward(network: torch.nn.Module) -> Iterator[dict[int, int]]:
-    """Which storages are kept for a backward pass, and their bytes; those of the network's parameters, which are there
+    """The storages that are kept for a backward pass, and their bytes. The network's parameters, which are in memory
     anyway, are not counted.
     """
     kept: dict[int, int] = {}
@@ -343,7 +342,7 @@ def kept_for_backward(network: torch.nn.Module) -> Iterator[dict[int, int]]:
 
 
 def _peak() -> int:
-    """Most bytes that this process has had: of its GPU where it used one, else of memory."""
+    """The most bytes that this process has used: of its GPU if it used one, else of memory."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return int(torch.cuda.max_memory_allocated())
     unit = 1 if sys.platform == "darwin" else 1024
@@ -351,5 +350,5 @@ def _peak() -> int:
 
 
 def _free(device: torch.device) -> Room:
-    """What the device has left."""
+    """Bytes that are free on the device."""
     return Room("the GPU", float(torch.cuda.mem_get_info(device)[0])) if device.type == "cuda" else free_memory()

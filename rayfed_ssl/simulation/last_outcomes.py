@@ -1,7 +1,7 @@
-"""Keeps the outcomes of a run's last evaluation, and those of before training, image by image, until the run ends and
+"""Keeps the outcomes, image by image, of a run's last evaluation and of the one before training, until the run ends and
 writes them.
 
-They are part of a checkpoint: a resumed run does not evaluate again what was evaluated before its checkpoint.
+They are part of a checkpoint, because a resumed run does not repeat evaluations from before its checkpoint.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ ByClient = dict[int | None, Outcomes]  # None: the global encoder
 
 
 class LastOutcomes:
-    """Those of one round after training has begun, of which a later one takes the place; of the untrained encoders; and
-    of raw pixels.
-    """
+    """Outcomes of the newest evaluated round, of the untrained encoders, and of raw pixels."""
 
     def __init__(self) -> None:
         self.round = 0
@@ -34,7 +32,7 @@ class LastOutcomes:
         self.pixels: ByClient = {}
 
     def take(self, round: int, client: int | None, values: Mapping[str, float]) -> None:
-        """What was measured of an encoder in ``round``; nothing of it is kept where a later round is known."""
+        """Take what was measured of an encoder in ``round``, unless a later round is already known."""
         outcomes = outcomes_of(values) or Outcomes({}, {})
         if round == 0:
             of_pixels = any(tag.startswith(PIXELS) for tag in values)
@@ -51,20 +49,16 @@ class LastOutcomes:
         kept = {"encoders": self.by_client, "untrained": self.untrained, "pixels": self.pixels}
         return {"round": self.round, **{name: _grouped(each) for name, each in kept.items()}}
 
-    def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Take what a checkpoint kept. Earlier versions kept ``[client, right, draws]`` for each client, or nothing of
-        untrained encoders and pixels, or nothing at all (None).
-        """
-        if state is None:
-            return
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what a checkpoint kept."""
         self.round = state["round"]
         self.by_client, self.untrained, self.pixels = (
-            _by_client(state.get(name, [])) for name in ("encoders", "untrained", "pixels")
+            _by_client(state[name]) for name in ("encoders", "untrained", "pixels")
         )
 
     def write(self, folder: Path, labels: NDArray[np.int64], names: Sequence[str] | None) -> None:
-        """Write ``outcomes.parquet`` and its two companions, or remove them where the evaluation that the committed
-        metrics end with is not this one.
+        """Write ``outcomes.parquet`` and its two companions, or remove them if the last evaluation in the committed
+        metrics is not this one.
 
         Args:
             labels: of all test images.
@@ -78,8 +72,8 @@ class LastOutcomes:
 
 
 def _grouped(by_client: ByClient) -> list[list[Any]]:
-    """``[[clients], right, draws]`` for each group of clients with equal outcomes, such as those that hold one encoder:
-    its arrays stand there once.
+    """``[[clients], right, draws]`` for each group of clients with equal outcomes, such as clients with the same
+    encoder, so that its arrays are kept only once.
     """
     groups: dict[object, tuple[list[int | None], Outcomes]] = {}
     known: dict[int, object] = {}  # of outcomes that are one object: their content
@@ -91,7 +85,7 @@ def _grouped(by_client: ByClient) -> list[list[Any]]:
 
 
 def _content(outcomes: Outcomes) -> object:
-    """Equal for equal outcomes: of each score the draws, the type and a digest of the counts."""
+    """A value that is equal for equal outcomes: each score's draws, type and digest of counts."""
     return tuple(
         (
             score,
@@ -104,9 +98,8 @@ def _content(outcomes: Outcomes) -> object:
 
 
 def _by_client(groups: Sequence[Sequence[Any]]) -> ByClient:
-    """The reverse of :func:`_grouped`; where an earlier version wrote, a group is one client and no list."""
+    """The reverse of :func:`_grouped`."""
     found: ByClient = {}
     for clients, right, draws in groups:
-        outcomes = Outcomes(right, draws)
-        found.update(dict.fromkeys(clients if isinstance(clients, list | tuple) else [clients], outcomes))
+        found.update(dict.fromkeys(clients, Outcomes(right, draws)))
     return found

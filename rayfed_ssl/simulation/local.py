@@ -1,4 +1,4 @@
-"""Clients in this process, one after the other: for tests, debuggers, and machines without Ray."""
+"""Runs clients in this process, one after the other: for tests, debuggers, and machines without Ray."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ Connect = Callable[[RunConfig, Federation, Ledger], Cohort]
 
 
 class RunLoop:
-    """A run under way: its folder, its cohort, its server. :func:`run` opens it, drives it and closes it."""
+    """A run under way: its folder, its cohort and its server. :func:`run` opens, drives and closes it."""
 
     def __init__(
         self, config: RunConfig, folder: Path, connect: Connect, resume: bool, report: Callable[[Progress], None]
@@ -79,8 +79,8 @@ class RunLoop:
         self.shared = SharedEncoders(config)
         self.outcomes = LastOutcomes()
         self.claim = Claim(folder)
-        self.leaving = ExitStack()  # closed in reverse order at exit
-        self.leaving.callback(self.claim.close)
+        self.exit_stack = ExitStack()  # closed in reverse order at exit
+        self.exit_stack.callback(self.claim.close)
         try:
             self._set_up(connect, resume)
         except BaseException:
@@ -88,13 +88,13 @@ class RunLoop:
             raise
 
     def _set_up(self, connect: Connect, resume: bool) -> None:
-        """Everything a user can get wrong comes before the first file."""
+        """Check everything that a user can get wrong before the first file is written, and build the run's parts."""
         restored = self._examine(resume)
         config, folder = self.config, self.folder
         self.saving = Saving(config.checkpoint, folder / "checkpoints", config.train.rounds)
         # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
-        numpys = ThreadpoolController().select(user_api="blas")
-        self.leaving.enter_context(numpys.limit(limits=config.resources.threads))
+        blas = ThreadpoolController().select(user_api="blas")
+        self.exit_stack.enter_context(blas.limit(limits=config.resources.threads))
         with began_earlier(config, (folder / "config.yaml").exists()), decoding_told(lambda line: self.say(0, line)):
             self.federation = load_federation(config)
         self.say(0, describe(config, self.federation))
@@ -102,14 +102,14 @@ class RunLoop:
             check_same(config, folder, self.federation)
         check_run(config, self.federation)
         initial = InitialWeights(config, self.federation)
-        begins = initial.notes()
+        start_notes = initial.notes()
         self.ledger = Ledger()
         files = digests_of(config)
         parts = assemble(config, self.federation, initial)
         self.server, self.plugins, self.clock = parts.server, parts.plugins, parts.clock
         self.buffered = FedBuff(self.server, self.clock) if self.clock and config.server.schedule == "fedbuff" else None
         self.cohort = connect(config, self.federation, self.ledger)
-        self.leaving.callback(self.cohort.close)
+        self.exit_stack.callback(self.cohort.close)
         self.cohort.attach(self.plugins, self.clock)
         self.cohort.on_drop = self._dropped
         self.state = RunState(
@@ -134,17 +134,18 @@ class RunLoop:
             self.cohort.check_read()
             copy_views(self.server.state)
             self.cohort.commit()
-        of_time = clock_notes(self.clock, config, self.server) if self.clock else []
+        time_notes = clock_notes(self.clock, config, self.server) if self.clock else []
         run_notes = [*ownership_notes(config, self.federation), *few_steps(config, self.server), *coded_weights(config)]
         run_notes += no_bfloat16(config, self.cohort.device)
-        notes = as_notes([*image_notes(config, self.federation), *run_notes, *begins, *parts.notes(), *of_time])
+        own_notes = [*run_notes, *start_notes, *parts.notes(), *time_notes]
+        notes = as_notes([*image_notes(config, self.federation), *own_notes])
         for note in notes:
             self.say(self.start, note.text)
         self._open_records(None if restored is None else self.start, files, notes)
         self.claim.settled = True
 
     def _examine(self, resume: bool) -> tuple[int, Path] | None:
-        """What to resume from: (round, checkpoint), or None; the configuration becomes the one that the run has."""
+        """What to resume from: (round, checkpoint), or None. Sets the configuration to the one that the run has."""
         self.config = with_start(self.config)
         if resume:
             self.config = as_begun(self.config, self.folder, lambda line: self.say(0, line))
@@ -157,9 +158,9 @@ class RunLoop:
         """Write the first files: the configuration, and what is known before the first round.
 
         Args:
-            resumed: the round that the run is resumed from; None: it begins.
+            resumed: the round that the run is resumed from; None for a new run.
             files: digests of the files beside the images, by key.
-            notes: lines that were said, and are recorded too.
+            notes: lines that were printed and are also recorded.
         """
         config, folder, device, last = self.config, self.folder, self.cohort.device, self.outcomes
         with self.writing("what is known before the first round" if resumed is None else "the resumed run"):
@@ -174,7 +175,7 @@ class RunLoop:
             self.recorder = Recorder(
                 config, folder, self.federation, device, resumed_from=resumed, files=files, notes=notes, outcomes=last
             )
-            self.leaving.callback(self._close_records)
+            self.exit_stack.callback(self._close_records)
             if resumed is None:
                 self.recorder.measured(0, self.cohort)  # by what the server trained at the start
             self.recorder.notes(notes)
@@ -185,7 +186,7 @@ class RunLoop:
 
     def close(self) -> None:
         """Close the records, the clients and the folder's lock, as far as they were opened."""
-        self.leaving.close()
+        self.exit_stack.close()
 
     def _close_records(self) -> None:
         with suppress(OSError):  # a full disk: finish has raised it already
@@ -193,24 +194,24 @@ class RunLoop:
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Turn an error of the disk into one line: what could not be written, why, and from where the run goes on."""
+        """Turn a disk error into one line: what could not be written, why, and from where the run can go on."""
         try:
             yield
         except OSError as error:
             if error.errno is None or isinstance(error, ConnectionError):  # Ray's, not the disk's
                 raise
             if self.saving.round >= 0:
-                left = f"the checkpoint of round {self.saving.round} is intact: --resume goes on from there"
+                remaining = f"the checkpoint of round {self.saving.round} is intact: --resume goes on from there"
             elif self.claim.clears:
-                left = "nothing is left of this run"
+                remaining = "nothing is left of this run"
             else:
-                left = "there is no checkpoint yet: --resume starts again from round 0"
+                remaining = "there is no checkpoint yet: --resume starts again from round 0"
             raise UserError(
-                f"--out: cannot write {what} into {self.folder} ({os.strerror(error.errno)}); {left}"
+                f"--out: cannot write {what} into {self.folder} ({os.strerror(error.errno)}); {remaining}"
             ) from error
 
-    def _restore(self, found: tuple[int, Path]) -> int:
-        round, folder = found
+    def _restore(self, saved: tuple[int, Path]) -> int:
+        round, folder = saved
         try:
             tree, clients = checkpoint.load(folder)
             published = self.state.restore(tree, folder / "server.json")
@@ -225,7 +226,9 @@ class RunLoop:
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def drive(self, stopping: Callable[[], bool], saved: Callable[[], None]) -> dict[str, Any]:
-        """Rounds until the last one, or until ``stopping`` says so; the summary. Raises what a round raises."""
+        """Run rounds until the last one, or until ``stopping`` says so; returns the summary. Raises what a round
+        raises.
+        """
         t = self.start
         if (t in (0, self.ended) or self.config.evaluates(t)) and not self.recorder.evaluated(t):
             self.evaluate(t)
@@ -245,9 +248,9 @@ class RunLoop:
         return self.finish(t, "complete" if complete else "stopped")
 
     def round(self, t: int) -> None:
-        """Round t: sample, ask, aggregate, record. One that comes to nothing is recorded, too."""
-        began = time.perf_counter()
-        line, nothing = f"round {t}/{self.rounds}", ""
+        """Run round t: sample, ask, aggregate, record. A round that comes to nothing is recorded, too."""
+        started_at = time.perf_counter()
+        line, void_reason = f"round {t}/{self.rounds}", ""
         self.cohort.begin_round(t, ())
         try:
             if self.buffered is not None:
@@ -255,9 +258,9 @@ class RunLoop:
             else:
                 self.cohort.clients = self.sample(t)
                 optimised_round(self.server, self.config.server.optimizer, t, self.cohort)
-        except RoundVoid as why:
-            nothing = f"came to nothing: {why}"
-            line += f" {nothing}"
+        except RoundVoid as error:
+            void_reason = f"came to nothing: {error}"
+            line += f" {void_reason}"
         except ClientError:
             if self.cohort.every_client_failed:
                 self.say(t, self.cohort.failure_policy.reason)
@@ -266,22 +269,24 @@ class RunLoop:
             self.server.after_last_round(self.cohort)
         self.cohort.end_round()
         copy_views(self.server.state, *(plugin.state for plugin in self.plugins.values()))
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - started_at
         with self.writing(f"the records of round {t}"):
-            values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(nothing))
+            values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(void_reason))
         self.done = t
-        self.report(Progress(t, self.rounds, line, values, nothing))
+        self.report(Progress(t, self.rounds, line, values, void_reason))
         with self.writing(f"the records of round {t}"):
             self.recorder.draw()
 
     def sample(self, t: int) -> tuple[int, ...]:
-        """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one;
-        of those that the clock says can be reached. Raises RoundVoid where it says that nobody can.
+        """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one.
+        With a clock, they are drawn from those that can be reached; raises RoundVoid if none can.
         """
         return self.server.asked(t) if self.clock is None else self.clock.select(t, self.server.wanted(t))
 
     def evaluate(self, t: int) -> None:
-        """Draw what is known of pairs of clients; start evaluating what the method ends with, beside the next round."""
+        """Draw the matrices over pairs of clients, and start evaluating the method's encoders while the next round
+        runs.
+        """
         with self.writing(f"the records of round {t}"):
             self.recorder.client_matrices(t, self.matrices() if t else {}, last=False)
         if t == 0 and self.config.evaluation.on_pixels:  # beside the untrained encoders, the raw pixels
@@ -291,21 +296,21 @@ class RunLoop:
             self.cohort.evaluate(t, self.shared.distinct(t, encoders))
 
     def matrices(self) -> dict[str, ClientMatrix]:
-        """What the server and the plug-ins know of pairs of clients."""
-        found = self.server.client_matrices()
+        """The matrices over pairs of clients that the server and the plug-ins have."""
+        matrices = self.server.client_matrices()
         for plugin in self.plugins.values():
-            found |= plugin.client_matrices()
-        return found
+            matrices |= plugin.client_matrices()
+        return matrices
 
     def collect(self, *, wait: bool = False) -> None:
-        """Record and report the evaluations that are finished; ``wait``: all that were started."""
+        """Record and report the evaluations that are finished, or, with ``wait``, all that were started."""
         for t, client, values in self.shared.each(self.cohort.evaluations(wait=wait)):
             with self.writing(f"the evaluation of round {t}"):
                 parts = self.recorder.evaluation(t, client, values)
             self._show(t, parts)
 
     def _show(self, t: int, parts: dict[int | None, dict[str, float]]) -> None:
-        """Report the mean over the clients measured so far in round t; of an earlier round what came in late."""
+        """Report the mean over the clients measured so far in round t; for an earlier round, only the late values."""
         if t > self.shown_round:
             self.shown_round, self.shown = t, {}
         known = self.shown if t == self.shown_round else {}
@@ -317,8 +322,8 @@ class RunLoop:
             self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
 
     def save(self, t: int) -> None:
-        """A checkpoint of the finished round: records first, then the files, the marker last. It holds all of a round's
-        evaluations, or none.
+        """Write a checkpoint of the finished round: records first, then the files, the marker last. It holds all of a
+        round's evaluations or none.
         """
         self.collect(wait=True)
         tree = self.state.tree(without_public_images(self.cohort.published, self.federation.public))
@@ -332,7 +337,7 @@ class RunLoop:
         self.say(error.round, f"{who} dropped in round {error.round} ({error.operation}): {error.reason}")
 
     def say(self, t: int, line: str, values: dict[str, float] | None = None) -> None:
-        """Report a line, and what was measured."""
+        """Report a line, and the measured values."""
         self.report(Progress(t, self.rounds, line, values or {}))
 
     def diverge(self, error: Diverged) -> dict[str, Any]:
@@ -346,7 +351,7 @@ class RunLoop:
         return summary
 
     def finish(self, t: int, status: str) -> dict[str, Any]:
-        """After t rounds: the last evaluations, the figures, the encoders, the summary."""
+        """End the run after t rounds: write the last evaluations, the figures, the encoders and the summary."""
         self.collect(wait=True)
         with self.writing("the results"):
             self.recorder.client_matrices(t, self.matrices(), last=True)
@@ -368,25 +373,26 @@ def run(
     saved: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run to the last round, or until ``stopping`` says so after a round, or until training diverges. Returns the
-    summary that stands in the folder; its ``status`` is complete, stopped or diverged. ``saved`` is called after every
-    checkpoint.
+    summary that was written into the folder; its ``status`` is complete, stopped or diverged. ``saved`` is called after
+    every checkpoint.
 
     Raises:
-        UserError: the configuration asks for something the images or the folder do not allow, or another run writes
-            there: nothing is half-written. Or the disk takes no more: the last checkpoint is as it was.
-        ClientError: a client failed and ``on_client_error`` is ``fail``; or ``drop``, and all failed again and again.
+        UserError: the configuration asks for something that the images or the folder do not allow, or another run
+            writes there: nothing is half-written. Or the disk is full: the last checkpoint is intact.
+        ClientError: a client failed and ``on_client_error`` is ``fail``; or it is ``drop``, and all clients failed
+            again and again.
 
-    Whatever else ends a run under way stands in its ``error.txt``.
+    Any other error that ends a run under way is written to its ``error.txt``.
     """
-    opened = RunLoop(config, folder, connect, resume, report)
+    loop = RunLoop(config, folder, connect, resume, report)
     try:
         failure.clear(folder)
-        return opened.drive(stopping, saved)
+        return loop.drive(stopping, saved)
     except Diverged as error:
-        return opened.diverge(error)
+        return loop.diverge(error)
     except Exception as error:
         if folder.is_dir():  # else it was removed
             failure.keep(folder, error)
         raise
     finally:
-        opened.close()
+        loop.close()

@@ -1,10 +1,10 @@
 """Refuses a run, before it starts, if what it keeps of its clients between rounds does not fit into memory.
 
-The estimate is an upper bound: clients that can have taken part by the last round, times what each one's state holds
-(its model where it keeps one, its momentum target, its optimiser's moments, arrays of the method's own), once more for
-those of one round, whose old states stand until the new ones are committed. Where ``transport.down`` is set, the server
-also remembers what it sent last, as it was and as it arrived. What every method needs whatever the number of clients
-(images, a model per process) is not part of it.
+The estimate is an upper bound: the number of clients that can have taken part by the last round, times what each one's
+state holds (its model if it keeps one, its momentum target, its optimiser's moments, the method's own arrays), plus one
+more state for each client of a round, because old states stay until the new ones are committed. If ``transport.down``
+is set, the server also remembers what it sent last, as sent and as received. Memory that does not depend on the number
+of clients (images, a model per process) is not part of it.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Room:
-    """Somewhere with room for so many bytes. The same place measured twice is one place."""
+    """A place with room for this many bytes. The same place measured twice is one place."""
 
     name: str
     bytes: float = field(compare=False)
 
 
 def estimate(config: RunConfig, federation: Federation) -> Estimate:
-    """What this run would keep of its clients: means over architectures and shards."""
+    """What this run would keep for its clients, as means over architectures and shards."""
     images = round(float(np.mean(federation.sizes[list(federation.clients)])))
     parts = [
         METHODS[name].footprint(config, images) for name in (config.method.name, *(p.name for p in config.plugins))
@@ -74,8 +74,8 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
 
 
 def _of_training(config: RunConfig, federation: Federation, models: int) -> float:
-    """Bytes that a client keeps of so many models, and of its training: the momentum target, the optimiser's moments
-    and the objective's memory, where they last. A mean over architectures.
+    """Bytes that a client keeps for this number of models and from its training: the momentum target, the optimiser's
+    moments and the objective's memory, if they last. A mean over architectures.
     """
     objective, state = build_objective(config.objective), 0.0
     kept = moments_of(config.train.optimizer) if config.train.optimizer.keep else 0
@@ -92,13 +92,13 @@ def _of_training(config: RunConfig, federation: Federation, models: int) -> floa
 
 
 def _downloads(config: RunConfig, federation: Federation, at_once: int, targets_down: Set[str | None]) -> float:
-    """Bytes of the most downloads that the server remembers (:class:`Downloads`): of those of a round the RECENT
-    largest, each as it was sent and as it arrived. Nothing where they arrive as they were sent.
+    """Bytes of the most downloads that the server remembers (:class:`Downloads`): the RECENT largest of a round, each
+    as sent and as received. 0 if they are received as they were sent.
 
     Args:
-        targets_down: with ``own`` among them each of the ``at_once`` clients of a round is sent a momentum target and
-            no model. Else those of one architecture are sent one model, under FedBuff one of each version that they
-            started from, and with ``common`` a target beside it.
+        targets_down: if it contains ``own``, each of the ``at_once`` clients of a round is sent a momentum target and
+            no model. Otherwise the clients of one architecture are sent one model, under FedBuff one for each version
+            that they started from, and, with ``common``, a target beside it.
     """
     if config.transport.down == FULL or "down" not in sends_weights(config):
         return 0.0
@@ -115,8 +115,8 @@ def _downloads(config: RunConfig, federation: Federation, at_once: int, targets_
 
 
 def _versions(config: RunConfig, clients: int) -> int:
-    """Of how many versions of the model the replies of one round can be: those of clients at work when it began, and
-    the newest.
+    """How many versions of the model the replies of one round can come from: those of clients at work when it began,
+    and the newest.
     """
     server = config.server
     if server.schedule == "sync":
@@ -125,10 +125,10 @@ def _versions(config: RunConfig, clients: int) -> int:
 
 
 def check_fits(config: RunConfig, needed: Estimate, states: Room, banks: Room) -> None:
-    """Refuse a run whose clients' states, or whose server's banks, are too many for where they would lie.
+    """Refuse a run whose clients' states, or whose server's banks, do not fit into the place where they would be kept.
 
     Raises:
-        UserError: with the sum and how many clients would fit.
+        UserError: it gives the sum, and how many clients would fit.
     """
     if needed.downloads > banks.bytes:
         raise UserError(
@@ -154,7 +154,7 @@ def check_fits(config: RunConfig, needed: Estimate, states: Room, banks: Room) -
 
 
 def free_memory() -> Room:
-    """What this machine, or the container we are in, has left."""
+    """The free memory of this machine, or of the container that this process runs in."""
     free = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     if MEMINFO.exists():
         lines = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
@@ -167,7 +167,9 @@ def free_memory() -> Room:
 
 
 def _reclaimable(stat: Path) -> float:
-    """Bytes of files' pages that nobody has used for long; version 1 counts those of groups within by another name."""
+    """Bytes of files' pages that have not been used for long. Version 1 of control groups counts those of nested groups
+    under another name.
+    """
     if not stat.exists():
         return 0.0
     values = dict(line.split() for line in stat.read_text().splitlines())

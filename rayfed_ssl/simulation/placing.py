@@ -14,8 +14,8 @@ from rayfed_ssl.storage.failure import ERROR
 
 
 def refuse_among_images(config: RunConfig, folder: Path | str) -> None:
-    """Raise UserError where ``folder``, or the file:// URI of one, is a folder that the run's images are read from, or
-    lies within: the next run would read its figures and tables as images. Links are followed.
+    """Raise UserError if ``folder``, or the folder of a file:// URI, is or lies within a folder that the run's images
+    are read from: the next run would read the figures in it as images. Links are followed.
     """
     place = str(folder).removeprefix("file://")
     if "://" in place:
@@ -30,7 +30,7 @@ def refuse_among_images(config: RunConfig, folder: Path | str) -> None:
 
 
 def of_others(folder: Path) -> str | None:
-    """A line where the folder holds something that is of no run; hidden files do not count."""
+    """A line if the folder holds files that belong to no run; hidden files do not count."""
     try:
         count = sum(not name.startswith(".") and name != ERROR for name in os.listdir(folder))
     except OSError:
@@ -43,8 +43,8 @@ def of_others(folder: Path) -> str | None:
 
 
 def _read_whole(config: RunConfig) -> dict[str, Path]:
-    """The images that are all that a folder holds, by key. Torchvision's sources read files of fixed names in theirs,
-    and may fetch them.
+    """The folders that are read as a whole for images, by key. Torchvision's sources are left out: they read files of
+    fixed names in theirs, and may download them.
     """
     sources = (config.data, config.data.public.images, config.evaluation.transfer.data)
     return {
@@ -55,5 +55,5 @@ def _read_whole(config: RunConfig) -> dict[str, Path]:
 
 
 def _ways(place: Path | str) -> set[Path]:
-    """A path as it was written, and as links lead."""
+    """A path as it was written, and with links resolved."""
     return {Path(os.path.abspath(place)), Path(os.path.realpath(place))}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Progress:
-    """Something worth a line: what is going on, or a finished round with what was measured. ``came_to_nothing`` says
-    that a finished round did, and why; the line ends with it. Empty where it did not.
+    """An event worth a line: what is going on, or a finished round with its measurements. If a finished round came to
+    nothing, ``came_to_nothing`` says so and why, and the line ends with it; else it is empty.
     """
 
     round: int

@@ -1,4 +1,4 @@
-"""Computes the outcomes of a finished run from its exported encoders, if its version did not keep them."""
+"""Computes the outcomes of a finished run from its exported encoders, if the version that ran it did not keep them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rayfed_ssl.storage.claim import refuse_gone
 
 
 def as_in_the_run(own: RunConfig, config: RunConfig) -> list[str]:
-    """The scores that are measured now as they were in the run: the same settings of the same protocols."""
+    """The scores that are measured now as they were in the run: by the same protocols with the same settings."""
     alike = [
         name
         for name in config.evaluation.rows
@@ -32,9 +32,8 @@ def as_in_the_run(own: RunConfig, config: RunConfig) -> list[str]:
 def add_outcomes(
     run: Path, found: Mapping[int | None, Outcomes], scores: Sequence[str], federation: Federation
 ) -> None:
-    """Add to ``outcomes.parquet`` the ``scores`` that it does not have, as far as they come out as the run recorded
-    them. Of a run that did not end with its last round nothing is added: its encoders may be of a later round than its
-    accuracies.
+    """Add to ``outcomes.parquet`` the ``scores`` that it lacks, if they come out as the run recorded them. Nothing is
+    added to a run that did not end with its last round: its encoders may be of a later round than its accuracies.
 
     Args:
         found: client (None: the global encoder) -> what was measured of its exported encoder.
@@ -81,7 +80,7 @@ def _beside_global(run: Path, recorded: Mapping[str, Any], round: int) -> dict[s
 
 
 def _same(score: str, client: int | None, of: Outcomes, recorded: Mapping[str, Any]) -> bool:
-    """Whether the outcomes of a score are of the accuracy that the run recorded."""
+    """Whether the outcomes of a score agree with the accuracy that the run recorded."""
     value = recorded.get(score)
     value = value.get(None if client is None else str(client)) if isinstance(value, Mapping) else value
     if score not in of.right or not isinstance(value, float | int):

@@ -1,4 +1,6 @@
-"""Records each round: metrics, bookings, the summary. Between the loop and ``records``, which knows only tables."""
+"""Records each round: metrics, bookings, the summary. It stands between the loop and ``records``, which knows only
+tables.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,10 @@ class Recorder:
     """The records of one run folder.
 
     Args:
-        device: what clients train on, in words.
-        resumed_from: the round of the checkpoint that the run goes on from; None: it begins.
-        files: digests of what else the run read, by key.
-        outcomes: those of the last evaluation so far.
+        device: the hardware that clients train on, in words.
+        resumed_from: the round of the checkpoint that the run goes on from; None for a new run.
+        files: digests of the other files that the run read, by key.
+        outcomes: the outcomes of the last evaluation so far.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Recorder:
             self._first_page()
 
     def _first_page(self) -> None:
-        """What is known before the first round: who holds what, and the configuration."""
+        """Record what is known before the first round: which clients hold which images, and the configuration."""
         federation, labels = self.federation, self.federation.dataset.train.labels
         (self.folder / SKIPPED).unlink(missing_ok=True)  # of an earlier attempt, whose images may have been mended
         if skipped := federation.dataset.skipped:
@@ -115,7 +117,7 @@ class Recorder:
         self.journal.text("evaluation", f"```yaml\n{yaml.safe_dump(settings(self.config.evaluation))}\n```")
 
     def draw(self) -> None:
-        """Draw who holds what, once: after the first round, so that no client waits for matplotlib."""
+        """Draw which clients hold which images, once: after the first round, so that no client waits for matplotlib."""
         labels = self.federation.dataset.train.labels
         if self.undrawn and (labels >= 0).any():
             from rayfed_ssl.records import figures  # matplotlib, loaded only to draw
@@ -129,18 +131,18 @@ class Recorder:
         self.undrawn = False
 
     def configured(self, t: int) -> None:
-        """The configuration as it is from round ``t`` on."""
+        """Record the configuration that holds from round ``t`` on."""
         self.journal.text("config", markdown(self.config.model_dump(mode="json")), t)
 
     def notes(self, notes: Sequence[Note]) -> None:
-        """What the method has to say before the first round."""
+        """Record the notes from before the first round."""
         if notes:
             self.journal.text("notes", "\n\n".join(texts(notes)))
 
     def round(
         self, t: int, cohort: Cohort, server: MethodServer[Any], seconds: float, *, void: bool
     ) -> dict[str, float]:
-        """Record one finished round, ``void`` where it came to nothing; returns the global values of it."""
+        """Record one finished round, ``void`` if it came to nothing; returns its global values."""
         self.journal.spill(t - 1)
         values = _round_values(cohort, seconds)
         if void:
@@ -158,7 +160,7 @@ class Recorder:
         return values
 
     def compared(self, cohort: Cohort) -> dict[str, float]:
-        """How the encoders compare that the round's clients ended with."""
+        """The comparison of the encoders that the round's clients ended with."""
         config, values = self.config.evaluation, dict[str, float]()
         for name, row in config.comparisons.items():
             block = config.of(name)
@@ -169,7 +171,7 @@ class Recorder:
         return values
 
     def measured(self, t: int, cohort: Cohort) -> None:
-        """What clients and server work measured in round t."""
+        """Record what clients and server work measured in round t."""
         for client, measured in cohort.metrics.items():
             for name, value in measured.items():
                 if client == SERVER:
@@ -178,12 +180,12 @@ class Recorder:
                     self.journal.metric(t, f"client/{name}", value, client)
 
     def communication(self, ledger: Ledger) -> None:
-        """Record what was booked since the last call."""
+        """Record the bytes booked since the last call."""
         self.journal.communication(ledger.drain())
 
     def evaluation(self, t: int, client: int | None, values: dict[str, float]) -> dict[int | None, dict[str, float]]:
-        """Record what an evaluation of round t measured of a client's encoder (None: of the global one); returns it by
-        whom it is of.
+        """Record what an evaluation of round t measured of a client's encoder (None: the global one); returns the
+        values by client.
         """
         self.outcomes.take(t, client, values)
         parts = by_client(client, values)
@@ -193,18 +195,20 @@ class Recorder:
         return parts
 
     def evaluated(self, t: int) -> bool:
-        """Whether the committed tables hold round t's evaluation: a checkpoint has all of a round's, or none."""
+        """Whether the committed tables hold round t's evaluation. A checkpoint has all of a round's evaluations or
+        none.
+        """
         in_round = [row.tag for row in self.config.evaluation.comparisons.values()]
         return t in evaluated_rounds(read_metrics(self.folder), in_round)
 
     def commit(self, t: int) -> None:
-        """Make the records up to round t those that a resumed run begins with."""
+        """Commit the records up to round t: a resumed run begins with them."""
         self.draw()
         self.journal.commit(t)
 
     def client_matrices(self, t: int, matrices: dict[str, ClientMatrix], *, last: bool) -> None:
-        """Draw matrices over pairs of clients, as they are after round t: once a round for TensorBoard, and those after
-        the ``last`` round as figures, too.
+        """Draw matrices over pairs of clients as they are after round t: once a round for TensorBoard, and after the
+        ``last`` round also as figures.
         """
         if not (matrices and self.config.figures):
             return
@@ -223,11 +227,11 @@ class Recorder:
     def summary(
         self, t: int, status: str, privacy: dict[str, Any] | None, diverged: Diverged | None = None
     ) -> dict[str, Any]:
-        """Write and return summary.json; before it the outcomes behind its accuracies, after it figures of them.
+        """Write and return summary.json, after the outcomes behind its accuracies and before figures of them.
 
         Args:
             t: completed rounds.
-            diverged: what ended the run, if that did.
+            diverged: the error that ended the run, if it diverged.
         """
         summary = summarise(
             self.folder,
@@ -298,7 +302,7 @@ class Recorder:
             figures.save_figure(self.folder, "accuracy_vs_trace", figure)
 
     def _names(self, accuracy: Mapping[str, Any]) -> dict[str, str]:
-        """What the clients are called whose numbers stand in ``accuracy``, where they have names."""
+        """The names of the clients whose numbers are in ``accuracy``, if they have names."""
         names = self.federation.given_names
         mentioned = {int(client) for values in accuracy.values() if isinstance(values, dict) for client in values}
         return {} if names is None else {str(client): names[client] for client in sorted(mentioned)}
@@ -308,7 +312,9 @@ class Recorder:
 
 
 def _round_values(cohort: Cohort, seconds: float) -> dict[str, float]:
-    """What every method's round has: its seconds, who took part, how training went, virtual time."""
+    """The values that every method's round has: its seconds, the clients that took part, training's means, virtual
+    time.
+    """
     trained = {client: values for client, values in cohort.metrics.items() if client != SERVER and "loss" in values}
     images = [values.get("images", 0.0) for values in trained.values()]
     values: dict[str, float] = {"system/round_s": seconds, "system/clients": float(len(cohort.clients))}
@@ -331,8 +337,8 @@ def _round_values(cohort: Cohort, seconds: float) -> dict[str, float]:
 
 
 def _rate(rates: Mapping[int, float], images: Mapping[int, float]) -> float:
-    """The clients' learning rate; where they have several, as those of a FedBuff update that began rounds apart, their
-    mean, weighted by images as the loss is.
+    """The clients' learning rate. If they have several, like the clients of a FedBuff update that started in different
+    rounds, it is their mean, weighted by images as the loss is.
     """
     first, *others = rates.values()
     if all(rate == first for rate in others):
@@ -342,8 +348,8 @@ def _rate(rates: Mapping[int, float], images: Mapping[int, float]) -> float:
 
 
 def means_by_tag(parts: Mapping[int | None, Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each value over those that it was measured of, by its tag in the table of metrics; a global encoder's
-    hides those of clients, as in ``summary.json``.
+    """The mean of each value over the encoders it was measured for, by its tag in the table of metrics. A global
+    encoder's value hides those of clients, as in ``summary.json``.
     """
     names = sorted({name for values in parts.values() for name in values})
     of_all = parts.get(None, {})

@@ -1,4 +1,6 @@
-"""Evaluate the exported encoder(s) of a run again, without training: other protocols, other images than the run's."""
+"""Evaluates the exported encoder(s) of a run again, without training: by other protocols, or on other images than the
+run's.
+"""
 
 from __future__ import annotations
 
@@ -71,27 +73,27 @@ def reevaluate(
     trust_imports: bool = False,
     renew: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Measure each exported encoder, the untrained ones and the raw pixels; add it to ``evaluation.json``, where other
-    protocols' results stay, and other images'. ``outcomes.parquet`` gets scores that it lacks (:func:`add_outcomes`).
+    """Measure each exported encoder, the untrained ones and the raw pixels, and add the results to ``evaluation.json``.
+    Results of other protocols and on other images stay there. ``outcomes.parquet`` gets scores that it lacks.
 
     Args:
-        protocols: which; by default the run's own, comparisons of encoders only where there are several.
-        changes: ``key=value`` for settings of ``evaluation`` other than the run's, and ``data.path=..`` where the run's
-            images have moved, ``data.public.images.path=..`` where its public ones have.
+        protocols: their names; by default the run's own, comparisons of encoders only if there are several encoders.
+        changes: ``key=value`` for settings of ``evaluation`` other than the run's, and ``data.path=..`` if the run's
+            images have moved, ``data.public.images.path=..`` if its public ones have.
         data: images other than the run's, resized to the run's size and channels. Protocols use their training and
-            their test images as they use the run's own. Text is read by :func:`parse_data_argument_of_run`.
-        exclude_trained: whether test images of ``data`` that the run trained on are left out; else they are noted.
+            test images like the run's own. Text is parsed by :func:`parse_data_argument_of_run`.
+        exclude_trained: whether to leave out test images of ``data`` that the run trained on; else a note counts them.
         trust_imports: whether to run code that the run folder brings along.
-        renew: brings ``evaluation.json`` up to date where ``run`` is a copy; called before it is added to.
+        renew: brings ``evaluation.json`` up to date if ``run`` is a copy; called before results are added.
     Returns:
-        What ``evaluation.json`` now holds: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag: value}}``,
-        ``untrained`` is ``{architecture: {tag: value}}``, of clients that began with own values ``{encoder: ..}``,
-        ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results, ``test_images``
-        (labelled ones) among them. ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
-        Untrained encoders stand as ``untrained NAME`` in ``own`` and ``features``, comparisons of encoders as
+        The new content of ``evaluation.json``: ``accuracy``, ``select`` and ``features`` are ``{encoder: {tag:
+        value}}``, ``untrained`` is ``{architecture: {tag: value}}`` (``{encoder: ..}`` if clients began with their own
+        values), ``pixels`` is ``{tag: value}``, and ``evaluation`` the settings behind each protocol's results, with
+        ``test_images`` (labelled ones). ``own`` is ``{encoder: {tag: {client: value}}}`` on clients' own test images.
+        In ``own`` and ``features``, untrained encoders are named ``untrained NAME``, comparisons of encoders
         ``between encoders``. ``over untrained`` and ``over pixels`` are the 95% intervals of accuracies over these,
         paired image by image. ``other data`` holds the same for images other than the run's, by their title, the newest
-        last, with ``images``: their source, digest, numbers, largest class if naming it is worth much, notes on them.
+        last, with ``images``: their source, digest, numbers, notes, and largest class if naming it scores high.
     Raises:
         UserError: no encoder there, an unknown protocol or change, images that are gone, a run removed meanwhile.
     """
@@ -124,7 +126,7 @@ def reevaluate(
 
 
 def _own_images(run: Path, config: RunConfig) -> Federation:
-    """The run's own images, dealt as they were. Raises UserError where they are not the same any more."""
+    """The run's own images, dealt as they were in the run. Raises UserError if they are no longer the same."""
     with began_earlier(config):
         federation = load_federation(config)
     check_same_images(run, federation)
@@ -133,7 +135,9 @@ def _own_images(run: Path, config: RunConfig) -> Federation:
 
 
 def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
-    """Refuse a folder that cannot be written to, and to leave out the run's own test images. Raises UserError."""
+    """Refuse a folder that cannot be written to, and a request to leave out the run's own test images. Raises
+    UserError.
+    """
     if not os.access(run, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise UserError(f"{run}: cannot be written to, and {EVALUATION} belongs there; copy the run elsewhere")
     if exclude_trained and not other:
@@ -143,8 +147,8 @@ def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
 def _other_images(
     run: Path, config: RunConfig, data: SourceConfig, exclude_trained: bool
 ) -> tuple[Federation, dict[str, Any]]:
-    """A data set that no client holds, in the run's size, channels and, unless its block says another, fit, background,
-    range and bands; and what is to be said of it.
+    """A data set that no client holds, in the run's size and channels and, unless its block sets its own, with the
+    run's fit, background, range and bands; and notes on it.
     """
     form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
     free = ("fit", "background", "range")
@@ -180,8 +184,8 @@ def _other_images(
 
 
 def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[Note]]:
-    """The data set, and a line where the run trained on some of its test images: they are left out with ``exclude``.
-    Raises UserError where all would be, or nothing is known of what the run trained on.
+    """The data set, and a line if the run trained on some of its test images; with ``exclude`` they are left out.
+    Raises UserError if all would be left out, or if it is not known what the run trained on.
     """
     known = read_trained(run)
     if known is None:
@@ -204,8 +208,8 @@ def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[Not
 
 
 def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measured: Sequence[str]) -> dict[str, Any]:
-    """``known`` with what was found ``now`` on the data set of this name, which stands last. What was known of it stays
-    where its images are the same; else a note says what goes.
+    """``known`` with the results found ``now`` on the data set of this name, which comes last. Earlier results on it
+    stay if its images are the same; else a note says what is removed.
     """
     others = dict(known.get(OTHERS, {}))
     before = others.pop(name, {})
@@ -218,13 +222,13 @@ def _beside(known: Mapping[str, Any], name: str, now: Mapping[str, Any], measure
 
 
 def _name(data: SourceConfig, found: Mapping[str, Any]) -> str:
-    """What ``evaluation.json`` calls a data set; one of which images are left out stands beside the whole one."""
+    """The name of a data set in ``evaluation.json``; with images left out it has another name than the whole one."""
     without = found["images"].get("without")
     return title(data) if without is None else f"{title(data)} without {without}"
 
 
 def _which(images: Mapping[str, Any]) -> dict[str, Any]:
-    """What says which images they are, without what is said of them."""
+    """The entries that identify the images, without the notes on them."""
     return {key: value for key, value in images.items() if key not in (*NOTES, "largest_class")}
 
 
@@ -277,14 +281,16 @@ def _measured(
 
 
 def _began(config: RunConfig, encoders: Sequence[ExportedFile]) -> dict[str, tuple[str, int | None]]:
-    """The encoders before training, by name: the architecture, and whose it is where clients began with own values."""
+    """The encoders before training, by name: the architecture, and the client if clients began with their own
+    values.
+    """
     own = config.model.initial == "own"
     began = {one.before_training(own): (one.architecture, one.client if own else None) for one in encoders}
     return dict(sorted(began.items()))
 
 
 def _compared(features: Mapping[str, Mapping[str, NDArray[Any]]], config: EvaluationConfig) -> dict[str, float]:
-    """The exported encoders beside each other, all of them. Raises UserError where no two can be compared."""
+    """The comparison of all exported encoders. Raises UserError if no two can be compared."""
     values: dict[str, float] = {}
     for name, row in config.comparisons.items():
         seen = {encoder: torch.from_numpy(of[name]) for encoder, of in features.items()}
@@ -298,8 +304,8 @@ def _compared(features: Mapping[str, Mapping[str, NDArray[Any]]], config: Evalua
 
 
 class Found:
-    """Values sorted by what they are: scores, values on held-out images, descriptions of features. ``outcomes``: those
-    of exported encoders, by client.
+    """Values sorted by kind: scores, values on held-out images, descriptions of features. ``outcomes`` are those of
+    exported encoders, by client.
     """
 
     def __init__(self) -> None:
@@ -307,7 +313,7 @@ class Found:
         self.outcomes: dict[int | None, Outcomes] = {}
 
     def exported(self, one: ExportedFile, values: Mapping[str, float]) -> None:
-        """What was measured of an exported encoder."""
+        """Add what was measured of an exported encoder."""
         self.note("accuracy", one.stem, one.stem, values)
         self.outcomes[one.client] = evaluation.outcomes_of(values) or Outcomes({}, {})
 
@@ -318,8 +324,8 @@ class Found:
         others: Mapping[str, Sequence[Mapping[str, float]]],
         labels: NDArray[np.int64],
     ) -> None:
-        """The intervals of encoders' mean accuracies over those of the blocks ``others``, image by image. ``labels``:
-        those of the labelled test images.
+        """The intervals of the differences between encoders' mean accuracies and those of the blocks ``others``, paired
+        image by image. ``labels``: the labels of the labelled test images.
         """
         scores = list(self.document.get("accuracy", {}).get(encoders[0].stem, {}))
         for block, values in others.items():
@@ -328,7 +334,9 @@ class Found:
                 self.document.setdefault(OVER.format(block), {})[name] = pairs
 
     def note(self, block: str, name: str, described: str, values: Mapping[str, float]) -> None:
-        """Scores go to ``block`` under ``name``, all else to the block its tag begins with, under ``described``."""
+        """Sort values: scores go to ``block`` under ``name``, all others to the block that their tag begins with, under
+        ``described``.
+        """
         parts = evaluation.by_client(None, values)
         for tag, value in parts.pop(None).items():
             group, slash, rest = tag.partition("/")
@@ -343,9 +351,10 @@ class Found:
 def _configured(
     run: Path, protocols: Sequence[str], changes: Sequence[str], trust_imports: bool, several: bool
 ) -> RunConfig:
-    """The run's settings with what is to be measured; of the run's own protocols those that ``several`` encoders allow.
+    """The run's settings with the protocols to measure; by default those of the run's own that suit ``several``
+    encoders or a single one.
 
-    Every network is filled from the folder or untrained, so the file that the run began with need not be here.
+    Every network is loaded from the folder or untrained, so the file that the run began with need not be here.
     """
     here = places(load_untrusted(run / "config.yaml", trust_imports=trust_imports))
     for key in parse_overrides(changes):
@@ -368,7 +377,7 @@ def _configured(
 
 
 def _loaded(context: ProcessContext, one: ExportedFile) -> Network:
-    """A network with the exported values, its heads untrained: the protocols look at the encoder only."""
+    """A network with the exported values. Its heads are untrained, since protocols use the encoder only."""
     network = context.network(one.architecture)
     load_values(network.encoder, read_safetensors(one.values), f"encoder {one.architecture!r}", str(one.values))
     return network

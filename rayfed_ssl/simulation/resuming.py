@@ -1,4 +1,4 @@
-"""Checks whether a run may be resumed in its folder: the same images and files, wherever they are now."""
+"""Checks whether a run may be resumed in its folder: its images and files must be the same, wherever they are now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, load_of_run, load_untrusted
-from rayfed_ssl.defaults import EARLIER, as_made
+from rayfed_ssl.defaults import as_made
 from rayfed_ssl.extensions import refuse_other
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
@@ -36,14 +36,10 @@ WRITTEN = (  # what a run writes over, or deletes
 
 
 def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> RunConfig:
-    """The configuration with what has another default since the run in ``folder`` began: its ``model.initial``, and
-    keys of its method. A value that is not the default is left, and refused with the other changes. ``data.layout`` is
-    the run's where it is not set: trees of which it has to be set now were read without.
+    """The configuration with ``model.initial: common`` if the run in ``folder`` has it and the method's default is
+    another. A value that is not the default is kept, and refused with the other changes.
     """
     existing = folder / "config.yaml"
-    if existing.is_file():
-        config = _with_layouts(config)
-    config = _method_as_begun(config, existing, say)
     differing = config.data.tasks is not None or config.clients.heterogeneous
     by_default = METHODS[config.method.name].info.independent and differing
     if config.model.initial == "common" or not by_default or not existing.is_file():
@@ -55,40 +51,17 @@ def as_begun(config: RunConfig, folder: Path, say: Callable[[str], None]) -> Run
     return config.model_copy(update={"model": config.model.model_copy(update={"initial": "common"})})
 
 
-def _with_layouts(config: RunConfig) -> RunConfig:
-    """The configuration with the layouts of the run's images and of transfer's set, to what they are by default."""
-    if "layout" not in config.data.model_fields_set:
-        data = config.data.model_copy(update={"layout": config.data.layout})
-        config = config.model_copy(update={"data": data})
-    transfer = config.evaluation.transfer
-    if transfer.data is not None and "layout" not in transfer.data.model_fields_set:
-        other = transfer.data.model_copy(update={"layout": transfer.data.layout})
-        evaluation = config.evaluation.model_copy(update={"transfer": transfer.model_copy(update={"data": other})})
-        config = config.model_copy(update={"evaluation": evaluation})
-    return config
-
-
-def _method_as_begun(config: RunConfig, existing: Path, say: Callable[[str], None]) -> RunConfig:
-    earlier = EARLIER.get(config.method.name, {})
-    unset = [key for key in earlier if getattr(config.method, key) is None]
-    method = configfile.read(existing).get("method") if unset and existing.is_file() else None
-    kept = {key: earlier[key] for key in unset if isinstance(method, dict) and method.get(key) == earlier[key]}
-    for key, value in kept.items():
-        say(f"method.{key}: {value}, as this run began (its default is null since)")
-    return config.model_copy(update={"method": config.method.model_copy(update=kept)}) if kept else config
-
-
 def examine_folder(
     config: RunConfig, folder: Path, resume: bool, say: Callable[[str], None]
 ) -> tuple[int, Path] | None:
     """What to resume from: (round, checkpoint), or None for a fresh start.
 
-    ``resume`` starts afresh in a folder that holds nothing, so that one command can be queued again and again; and
-    where no checkpoint is intact, with the same settings, which give the same results.
+    ``resume`` starts afresh in an empty folder, so that one command can be queued again and again. It also does if no
+    checkpoint is intact and the settings are the same, since they give the same results.
 
     Raises:
-        UserError: the folder cannot be written to, or lies among the images; a run is there and ``resume`` is not set;
-            what is there is no run, or one that began with other settings and has got somewhere.
+        UserError: the folder cannot be written to, or lies among the images; it holds a run and ``resume`` is not set;
+            it holds something that is not a run, or a run with other settings that has made progress.
     """
     existing = folder / "config.yaml"
     refuse_taken(folder, resume)
@@ -127,8 +100,8 @@ def has_results(folder: Path) -> bool:
 
 
 def forget_end(folder: Path) -> list[str]:
-    """Remove what says how the run in ``folder`` had ended, where that is to come again: the summary and the encoders.
-    What ``rayfed-ssl evaluate`` has measured of these is kept under the name of their round. Returns a line where so.
+    """Remove the summary and the encoders of the run in ``folder``, which ended and now goes on. What ``rayfed-ssl
+    evaluate`` has measured of these encoders is kept under the name of their round; then there is a line that says so.
     """
     lines, evaluated = [], folder / EVALUATION
     if evaluated.exists():
@@ -145,12 +118,12 @@ def forget_end(folder: Path) -> list[str]:
 
 
 def rounds_in(folder: Path) -> int:
-    """How many rounds the run in ``folder`` was to have, as its config.yaml says."""
+    """How many rounds the run in ``folder`` was to have, according to its config.yaml."""
     return load_of_run(folder / "config.yaml").train.rounds
 
 
 def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:
-    """Raise UserError where a run would write over something, or is to be resumed where there is none."""
+    """Raise UserError if a run would overwrite something, or is to be resumed where there is none."""
     if theirs := sorted({path.name for pattern in WRITTEN for path in folder.glob(pattern)}):
         raise UserError(
             f"--out: {folder} holds {', '.join(theirs[:3])} and no config.yaml, so it is no run, and a run would "
@@ -165,8 +138,8 @@ def _refuse_what_is_no_run(folder: Path, resume: bool) -> None:
 
 
 def made_by_a_run(folder: Path) -> bool:
-    """Whether a run has written the folder's ``config.yaml``: what a run says of itself lies beside it; or, after a
-    kill before that, it reads as a run writes it.
+    """Whether a run has written the folder's ``config.yaml``: a run's other files lie beside it or, if the run was
+    killed before it wrote them, the file has the form in which a run writes it.
     """
     told = ("environment.json", "partition.parquet")  # before the first round; metrics come with the first checkpoint
     if all((folder / name).is_file() for name in told):
@@ -182,8 +155,8 @@ def made_by_a_run(folder: Path) -> bool:
 
 
 def moved(began: RunConfig, config: RunConfig, folder: Path) -> set[str]:
-    """The keys of places that are others than those the run in ``folder`` began with, and whose content its
-    environment.json names by a digest: :func:`check_same` compares it.
+    """The keys of paths that differ from those the run in ``folder`` began with, and whose content is named by a digest
+    in its environment.json: :func:`check_same` compares the content.
     """
     known = recorded(folder)
     of_images = dict(zip(IMAGES, (known.images, known.public_images), strict=True))
@@ -193,15 +166,15 @@ def moved(began: RunConfig, config: RunConfig, folder: Path) -> set[str]:
 
 
 def places(config: RunConfig) -> dict[str, Path]:
-    """Where the images that are dealt and the files beside them lie, by key: what environment.json names by digests, so
-    that the same may lie elsewhere when the run goes on, or is looked at again.
+    """The paths of the images that are dealt and of the files beside them, by key. environment.json has digests of
+    their content, so they may lie elsewhere when the run goes on or is evaluated again.
     """
     return {key: path for key, path in config.files().items() if key not in (OTHER_IMAGES, START)}
 
 
 def load_moved(run: Path, changes: Sequence[str], *, trust_imports: bool = False) -> RunConfig:
-    """The settings of a run folder, with ``changes`` (``key=value``) of where its images and files lie now. Raises
-    UserError for any other change.
+    """The settings of a run folder, with ``changes`` (``key=value``) that say where its images and files are now.
+    Raises UserError for any other change.
     """
     config = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
     allowed = places(config)
@@ -214,7 +187,9 @@ def load_moved(run: Path, changes: Sequence[str], *, trust_imports: bool = False
 
 @contextmanager
 def began_earlier(config: RunConfig, began: bool = True) -> Iterator[None]:
-    """Name the way out where images are not found, of a run that ``began`` before they moved, or elsewhere."""
+    """If images are not found, name the remedy for a run that ``began`` before they were moved, or on another
+    machine.
+    """
     try:
         yield
     except UserError as error:
@@ -228,9 +203,8 @@ def began_earlier(config: RunConfig, began: bool = True) -> Iterator[None]:
 
 
 def check_same(config: RunConfig, folder: Path, federation: Federation) -> None:
-    """Raise UserError where the images, public images of another source or a file are not those that the run in
-    ``folder`` began with, as its environment.json says. A run of a version that did not record them is taken at its
-    word.
+    """Raise UserError if the images, public images of another source or a file are not those that the run in ``folder``
+    began with, according to its environment.json. For a run of a version that did not record them, nothing is checked.
     """
     check_same_images(folder, federation)
     _check_digest("data.public.images", recorded(folder).public_images, federation.public_digest, folder)
@@ -238,7 +212,7 @@ def check_same(config: RunConfig, folder: Path, federation: Federation) -> None:
 
 
 def check_same_images(folder: Path, federation: Federation) -> None:
-    """As :func:`check_same`, of the run's own images alone."""
+    """Like :func:`check_same`, for the run's own images alone."""
     _check_digest("data.path", recorded(folder).images, federation.dataset.digest, folder)
 
 
@@ -252,7 +226,7 @@ def _check_digest(key: str, began: str | None, found: str | None, folder: Path) 
 
 
 def check_same_files(config: RunConfig, folder: Path) -> None:
-    """As :func:`check_same`, of the files beside the images."""
+    """Like :func:`check_same`, for the files beside the images."""
     began, paths = recorded(folder).files, config.files()
     for key, digest in digests_of(config).items():
         if began.get(key, digest) != digest:
@@ -300,8 +274,8 @@ def changed_keys(old: RunConfig, new: RunConfig) -> list[str]:
 def result_affecting(old: RunConfig, new: RunConfig, folder: Path, moved: Collection[str] = ()) -> None:
     """Raise UserError naming the keys whose change would make a resumed run a different one.
 
-    More rounds are allowed where the rounds that were run are those of the longer run. So are the keys ``moved``, which
-    name places whose content is compared elsewhere.
+    More rounds are allowed if the longer run would have begun with the same rounds. So are changes of the keys
+    ``moved``, which name paths whose content is compared elsewhere.
     """
     keys = [key for key in changed_keys(old, new) if key not in moved]
     if keys == ["train.rounds"]:
@@ -316,7 +290,7 @@ def result_affecting(old: RunConfig, new: RunConfig, folder: Path, moved: Collec
 
 
 def _check_longer(old: RunConfig, new: RunConfig, folder: Path) -> None:
-    """Raise UserError where a run of ``new.train.rounds`` rounds would not have begun with the rounds of ``old``."""
+    """Raise UserError if a run of ``new.train.rounds`` rounds would not have begun with the rounds of ``old``."""
     before, wanted = old.train.rounds, new.train.rounds
     if wanted < before:
         raise UserError(f"train.rounds: found {wanted}; {folder} is a run of {before}, allowed with --resume: {before} "

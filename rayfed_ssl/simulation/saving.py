@@ -24,14 +24,14 @@ PUBLIC = "the public images of the run"  # stands for them in a checkpoint: a re
 
 
 class Restorable(Protocol):
-    """A part of a run that lasts from round to round: the ledger, the virtual clock, .."""
+    """A part of a run that has a state from round to round: the ledger, the virtual clock, .."""
 
     @property
     def state(self) -> Any:
-        """What a checkpoint keeps of it, as ``storage.checkpoint`` takes it."""
+        """Its state in a checkpoint, of types that ``storage.checkpoint`` can write."""
 
     def restore(self, state: Any) -> None:
-        """Go on from a checkpoint's ``state``; None where the checkpoint is older than the part."""
+        """Go on from a checkpoint's ``state``."""
 
 
 class Saving:
@@ -53,29 +53,29 @@ class Saving:
     def write(self, t: int, tree: dict[str, Any], clients: Iterable[tuple[int, Any]]) -> None:
         """Write the checkpoint of round t: the server's ``tree``, and (client, state), taken one at a time.
 
-        Raises OSError where the disk takes no more; the checkpoint before is then as it was.
+        Raises OSError if the disk is full; the previous checkpoint is then intact.
         """
         checkpoint.save(self.root, t, tree, clients)
         self.round, self.at = t, time.monotonic()
 
     def prune(self) -> None:
-        """Delete the checkpoints that ``keep`` and ``keep_every`` do not name."""
+        """Delete the checkpoints that ``keep`` and ``keep_every`` do not retain."""
         checkpoint.prune(self.root, self.config.keep, self.config.keep_every)
 
     def set_aside(self) -> Sequence[str]:
-        """Rename damaged checkpoints past ``round``, so that they hide nothing that is saved from now; their names."""
+        """Rename damaged checkpoints past ``round``, so that they hide nothing that is saved from now on; returns their
+        names.
+        """
         return checkpoint.set_aside(self.root, self.round)
 
 
 def without_public_images(published: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
-    """What was published, as a checkpoint has it: the run's own public images, maybe gigabytes, are named alone."""
+    """What was published, in the form of a checkpoint: the run's own public images, maybe gigabytes, are only named."""
     return {name: PUBLIC if _same_memory(value, public) else value for name, value in published.items()}
 
 
 def published_again(saved: Mapping[str, Any], public: Images | None) -> dict[str, Any]:
-    """The reverse of :func:`without_public_images`, of a run that has these public images, as it had. Checkpoints of
-    an earlier version hold the images themselves.
-    """
+    """The reverse of :func:`without_public_images`, of a run that has these public images, as it had."""
     named = {name for name, value in saved.items() if isinstance(value, str) and value == PUBLIC}
     assert public is not None or not named  # resuming.check_same has compared them
     return {**saved, **{name: public.pixels for name in named if public is not None}}
@@ -83,8 +83,8 @@ def published_again(saved: Mapping[str, Any], public: Images | None) -> dict[str
 
 @dataclass(frozen=True)
 class RunState:
-    """What a checkpoint keeps of a run beside its clients' states: those of the server, of the plug-ins by their names,
-    of the parts by their keys in the tree. A part that the run does not have is None.
+    """What a checkpoint keeps of a run besides its clients' states: the states of the server, of the plug-ins by name,
+    and of the parts by their keys in the tree. A part that the run does not have is None.
     """
 
     server: MethodServer[Any]
@@ -92,7 +92,9 @@ class RunState:
     parts: Mapping[str, Restorable | None]
 
     def tree(self, published: Mapping[str, Any]) -> dict[str, Any]:
-        """The tree for ``storage.checkpoint``, with what was published, as :func:`without_public_images` has it."""
+        """The tree for ``storage.checkpoint``, including what was published, in the form of
+        :func:`without_public_images`.
+        """
         return {
             "server": self.server.state,
             "plugins": {name: plugin.state for name, plugin in self.plugins.items()},
@@ -101,9 +103,9 @@ class RunState:
         }
 
     def restore(self, tree: Any, file: Path) -> Mapping[str, Any]:
-        """Go on from a checkpoint's ``tree``, which was read from ``file``; what was published, as the tree has it.
+        """Go on from a checkpoint's ``tree``, which was read from ``file``; returns what was published, as in the tree.
 
-        Raises Damaged where the server or a plug-in lacks what it began with, or a part cannot read its state.
+        Raises Damaged if the server or a plug-in lacks entries that it began with, or if a part cannot read its state.
         """
         needed = ("server", "plugins", "ledger", "published")
         if not isinstance(tree, dict) or not all(isinstance(tree.get(name), dict) for name in needed):
@@ -122,7 +124,7 @@ class RunState:
         for name, part in self.parts.items():
             if part is not None:
                 try:
-                    part.restore(tree.get(name))
+                    part.restore(tree[name])
                 except (AttributeError, LookupError, TypeError, ValueError) as error:
                     why = f"{type(error).__name__}: {first_line(error)}"
                     raise checkpoint.Damaged(f"{file}: the state of {name} cannot be read ({why})") from None

@@ -1,9 +1,10 @@
-"""Encoders that several clients hold, the same to the bit, are evaluated once, such as FedDF's of one architecture.
+"""Evaluates encoders only once that several clients hold with the same bits, such as FedDF's of one architecture.
 
-The library's own protocols depend on nothing but the encoder: all that is random in them has an address without a
-client. Other protocols, and methods that evaluate in a way of their own, are asked for every client.
+The library's own protocols depend on nothing but the encoder: the seeds of everything random in them contain no client.
+Third-party protocols, and methods that evaluate in their own way, are asked for every client.
 
-A global encoder beside clients' own (a student) has no values on clients' own test images: those are their encoders'.
+A global encoder beside clients' own encoders (a student) has no values on clients' own test images: these belong to the
+clients' encoders.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from rayfed_ssl.models import ENCODERS
 
 
 def shareable(config: EvaluationConfig, encoder: str) -> bool:
-    """Whether an evaluation of this architecture says the same of every client that holds the same values."""
+    """Whether an evaluation of this architecture gives the same result for every client that holds the same values."""
     return of_this_library(config.rows.values()) and ENCODERS.origin(encoder) is None
 
 
 class SharedEncoders:
-    """Which encoders stand for which: what is evaluated, and whom its values are of."""
+    """Says which encoders are evaluated, and for which clients each one's results hold."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -38,7 +39,9 @@ class SharedEncoders:
         self._beside_own: set[int] = set()  # rounds in which clients' own encoders stand beside a global one
 
     def distinct(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> list[EvaluatedEncoder]:
-        """The encoders less those whose very values an earlier one has, who becomes one of its ``holders``."""
+        """The encoders without those that have exactly the values of an earlier one; their clients become ``holders``
+        of that one.
+        """
         groups: dict[object, list[EvaluatedEncoder]] = {}
         known: dict[int, str] = {}  # of values that lie in one place: their digest
         if len({encoder.client is None for encoder in encoders}) == 2:
@@ -55,7 +58,9 @@ class SharedEncoders:
         return found
 
     def each(self, evaluated: Iterable[Evaluated]) -> Iterator[Evaluated]:
-        """What was evaluated, for every client that holds it, in the order that was asked for."""
+        """The evaluations, repeated for every client that holds the encoder, in the order in which they were
+        requested.
+        """
         found: list[Evaluated] = []
         for round, client, values in evaluated:
             if holders := self._holders.pop((round, client), ()):
@@ -67,7 +72,7 @@ class SharedEncoders:
         return iter(sorted(found, key=lambda one: (one[0], self._places.pop(one[:2], 0))))
 
     def _values(self, place: int, encoder: EvaluatedEncoder, known: dict[int, str]) -> object:
-        """Equal for encoders of the same values; of one whose values nobody need share, its place."""
+        """A key that is equal for encoders of the same values; for an encoder that cannot be shared, its position."""
         weights = encoder.weights
         if weights is None or encoder.client is None or not self._as_ours:
             return place

@@ -27,7 +27,7 @@ def make_clock(
     """The clock of a run with a `system:` block whose method reaches clients; else None.
 
     Raises:
-        UserError: no round could have as many replies as the block wants.
+        UserError: no round could get as many replies as the block wants.
     """
     if config.system is None or not server.reaches_clients:
         return None
@@ -42,7 +42,7 @@ def make_clock(
 
 
 def workloads(server: MethodServer[Any], plugins: Mapping[str, ServerPlugin[Any]]) -> WorkloadOf:
-    """The method's workload and, where the client trains, what the plug-ins add to it."""
+    """The method's workload and, if the client trains, what the plug-ins add to it."""
 
     def workload_of(operation: str, client: int) -> Workload | None:
         work = server.workload(operation, client)
@@ -59,12 +59,12 @@ def workloads(server: MethodServer[Any], plugins: Mapping[str, ServerPlugin[Any]
 
 
 def clock_notes(clock: Clock, config: RunConfig, server: MethodServer[Any]) -> list[str]:
-    """Lines on virtual time worth saying before the first round. Raises UserError as :func:`check_reachable`."""
+    """Lines on virtual time to print before the first round. Raises UserError as :func:`check_reachable` does."""
     return [*check_reachable(clock, config), *server_time(config, server)]
 
 
 def server_time(config: RunConfig, server: MethodServer[Any]) -> list[str]:
-    """A line on what the server's own work comes to, where it takes virtual time."""
+    """A line on how long the server's own work takes, if it takes virtual time."""
     if config.system is None or not (each := config.system.server_seconds_per_image):
         return []
     images, key = images_of_server(config, server), "system.server_seconds_per_image"
@@ -76,7 +76,7 @@ def server_time(config: RunConfig, server: MethodServer[Any]) -> list[str]:
 
 
 def images_of_server(config: RunConfig, server: MethodServer[Any]) -> int | None:
-    """Images that the server's own work reads over the whole run, where nobody is lost; None: not known beforehand."""
+    """Images that the server's own work reads over the whole run if no client is lost; None: not known beforehand."""
     if METHODS[config.method.name].service is None:
         return 0
     rounds = 0 if config.server.schedule == "fedbuff" else config.train.rounds  # FedBuff stands in for them
@@ -85,11 +85,11 @@ def images_of_server(config: RunConfig, server: MethodServer[Any]) -> int | None
 
 
 def check_reachable(clock: Clock, config: RunConfig) -> list[str]:
-    """Lines that name the clients nobody can ever reach, or that are always too late.
+    """Lines that name the clients that can never be reached, or are always too late.
 
     Raises:
-        UserError: that is everybody; the trace ends before the rounds can be over; or the method does not know
-            beforehand who would be late, which the configuration asks for.
+        UserError: these are all clients; the trace ends before the rounds can be over; or the configuration needs to
+            know beforehand who would be late, and the method cannot say.
     """
     clients = clock.clients
     if not (clock.predicts or config.server.schedule == "fedbuff"):
@@ -122,7 +122,7 @@ def check_reachable(clock: Clock, config: RunConfig) -> list[str]:
 
 
 def _training_seconds(clock: Clock, client: int) -> float:
-    """Seconds of the training alone, without anything sent down."""
+    """Seconds of a client's training if nothing is sent down."""
     work = clock.expected(TRAINS, client)
     return clock.devices.seconds(client, 0, work.images, work.up_bytes)
 

@@ -39,12 +39,14 @@ from rayfed_ssl.methods import METHODS, plugin_halves
 
 
 def of_pixels(values: Mapping[str, float]) -> dict[str, float]:
-    """Scores of the raw pixels as they are recorded, ``pixels_knn``; with their outcomes by the scores' own names."""
+    """Scores of the raw pixels under the tags that are recorded (``pixels_knn``), with their outcomes under the scores'
+    names.
+    """
     return EncoderValues({f"pixels_{tag}": value for tag, value in values.items()}, outcomes_of(values))
 
 
 class Worker(ProcessContext):
-    """A process's context, and the method whose clients run in it."""
+    """A process's context and the method whose clients run in it."""
 
     def __init__(self, config: RunConfig, federation: Federation, published: dict[str, Any] | None = None) -> None:
         super().__init__(config, federation, published)
@@ -56,12 +58,13 @@ class Worker(ProcessContext):
     ) -> tuple[OperationResult, State]:
         """Run one operation of a client (or of the server's heavy work, client SERVER).
 
-        A ``visit`` other than 0 is part of the address of all randomness; see ``messages.Start``.
+        A ``visit`` other than 0 is part of the seed of all random numbers; see ``messages.Start``.
 
-        A client's weights are those that the server has once they have crossed (``coding.reply_received``).
+        A client's weights in the reply are those that the server receives (``coding.reply_received``).
 
-        Raises whatever the operation raises, and NonFinite for a reply with NaN or infinity, with weights that
-        ``transport.up`` cannot hold or FedBuff cannot sum, or, where no weights are replied, for weights kept with it.
+        Raises whatever the operation raises, and NonFinite if the reply holds NaN or infinity, or weights that
+        ``transport.up`` cannot hold or FedBuff cannot sum. If the reply has no weights, those kept in the state are
+        checked.
         """
         start = time.perf_counter()
         kind = self.method.service if client == SERVER else self.method.client
@@ -105,20 +108,22 @@ class Worker(ProcessContext):
                 raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None
 
     def features_of_client(self, client: int, round: int) -> dict[str, np.ndarray]:
-        """What encoders are compared by, of the network as this client's operation has just left it."""
+        """The features by which encoders are compared, of the network as this client's operation has just left it."""
         return self.features_to_compare(self.client(self.method.client, client, round, "evaluate", {}).network)
 
     def client(
         self, kind: type[EncoderClient[Any]], client: int, round: int, operation: str, state: State, visit: int = 0
     ) -> EncoderClient[Any]:
-        """A client for one operation, with its halves of the plug-ins where it trains."""
+        """A client for one operation, with its halves of the plug-ins if it trains."""
         halves = {config.name: partial(half, config) for config, half in self.plugins} if operation == TRAINS else {}
         return kind(self, client, round, operation, state, visit=visit, halves=halves)
 
 
 @dataclass(frozen=True)
 class ClientInput:
-    """What one client of a call is given beside the task: its own fields, and its state, None where it has none yet."""
+    """What one client of a call is given besides the task: its own fields, and its state, which is None if it has none
+    yet.
+    """
 
     client: int
     own: Mapping[str, Any]
@@ -134,18 +139,18 @@ def run_chunk(
     where: str,
     running: FixedPointSum | None = None,
 ) -> tuple[Chunk, list[State | None]]:
-    """The work of one call: each client in turn, sums of the averaged fields where the clients run.
+    """The work of one call: runs each client in turn, and sums the fields to average where the clients run.
 
     Args:
-        inputs: of the clients, in the order in which they are run.
+        inputs: one for each client, in the order in which they run.
         averaging: what to sum; None to return whole replies.
-        where: this place in words, for error messages.
-        running: takes the sum, where it goes on after this call; otherwise the chunk has a sum of its own.
+        where: the place where this runs, in words, for error messages.
+        running: the sum to add to, if it continues after this call; otherwise the chunk gets its own sum.
     Returns:
-        the chunk, and the clients' new states (the old one where a client failed).
+        the chunk, and the clients' new states (the old state if a client failed).
     Raises:
-        MixedArchitectures, UserError: what no policy may drop: `mean` over clients of different architectures, and what
-            only the user can mend, such as another file on this machine than the run's.
+        MixedArchitectures, UserError: errors that no policy may drop: `mean` over clients of different architectures,
+            and mistakes that only the user can mend, such as a file on this machine that differs from the run's.
     """
     chunk = Chunk(total=FixedPointSum() if averaging and running is None else None)
     new_states = [given.state for given in inputs]
@@ -178,7 +183,7 @@ def run_chunk(
 
 
 def check_replied(reply: Mapping[str, Any], fields: Sequence[str], operation: str) -> None:
-    """Raise ValueError where a reply lacks a field that the server averages."""
+    """Raise ValueError if a reply lacks a field that the server averages."""
     if missing := [name for name in fields if name not in reply]:
         raise ValueError(
             f"operation '{operation}' replied with {', '.join(reply) or 'nothing'}; the server's mean needs "
@@ -187,7 +192,9 @@ def check_replied(reply: Mapping[str, Any], fields: Sequence[str], operation: st
 
 
 def check_finite(fields: Mapping[str, Any], said: str) -> None:
-    """Raise NonFinite naming the first field that holds NaN or infinity, however deep; ``said`` begins its text."""
+    """Raise NonFinite, naming the first field that holds NaN or infinity at any depth; ``said`` begins the error's
+    text.
+    """
     for name, value in fields.items():
         for array in _floating(value):
             if not np.isfinite(array).all():
@@ -195,7 +202,7 @@ def check_finite(fields: Mapping[str, Any], said: str) -> None:
 
 
 def _floating(value: Any) -> Iterator[np.ndarray]:
-    """The floating arrays within a value, but those known to be finite where they lie."""
+    """The floating arrays within a value, except those already known to be finite."""
     match value:
         case Resident() if math.isfinite(value.largest):
             return

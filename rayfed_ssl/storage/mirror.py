@@ -276,7 +276,7 @@ def has_credentials(uri: str) -> bool:
 
 
 def wanted(found: set[str]) -> set[str]:
-    """Of a run's files, those that resuming needs: complete checkpoints, and tables up to the newest of them."""
+    """Those of a run's files that resuming needs: complete checkpoints, and tables up to the newest of them."""
     complete = {int(match[1]): os.path.dirname(path) for path in found if (match := CHECKPOINT.fullmatch(path))}
     newest = Commit(max(complete, default=-1), 0)
 

@@ -41,7 +41,7 @@ def _alone(kind: Key, found: Sequence[Key]) -> bool:
 
 
 def _lines(key: Key, *, under: object, whole: bool) -> Iterator[str]:
-    """Of one key. ``under``: the kind in whose name's line it stands."""
+    """The lines of one key. ``under``: the kind below whose name it is listed."""
     indent = "    "
     if key.type == KIND:
         block, name = key.when[-1]

@@ -72,7 +72,7 @@ def explained(methods: Sequence[Method], as_json: bool = False) -> str:
 
 
 def _lines(found: Sequence[Described]) -> Iterator[str]:
-    """Of each method what it does, the facts, and its keys as ``rayfed-ssl config`` has them."""
+    """What each method does, the facts, and its keys as ``rayfed-ssl config`` has them."""
     for place, one in enumerate(found):
         kind, *own = one.keys
         yield from [""] * bool(place)

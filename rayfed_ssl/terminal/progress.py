@@ -19,7 +19,7 @@ from rich.table import Table
 from rayfed_ssl.base.text import amount, printable
 from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
-from rayfed_ssl.report.formats import plural, span
+from rayfed_ssl.report.formats import how_many, span
 from rayfed_ssl.report.measures import features_name
 from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, began_with, beside_pixels, best_below_last, mean, verdict
 from rayfed_ssl.simulation.progress import Progress
@@ -202,7 +202,7 @@ def curves_command(folder: Path | str) -> str:
 
 def _failed(dropped: Mapping[str, int]) -> str:
     """How often clients were left out because their call failed."""
-    return f"{plural(dropped['clients'], 'client')}, left out {plural(dropped['times'], 'time')}"
+    return f"{how_many(dropped['clients'], 'client')}, left out {how_many(dropped['times'], 'time')}"
 
 
 def _falls_short(summary: Mapping[str, Any], found: Verdict) -> bool:

@@ -110,7 +110,7 @@ class Contract:
         assert (undisturbed / "partition.parquet").exists()
 
     def test_another_seed_has_other_bits(self, undisturbed: Path, tmp_path: Path) -> None:
-        """That the same seed has the same bits follows from every run below: none may differ from the undisturbed."""
+        """The same seed gives the same bits: every test below says so, as no run may differ from the undisturbed."""
         run_locally(self.config(seed=1, **UNSEEN), tmp_path / "other")
         first, other = encoders(undisturbed), encoders(tmp_path / "other")
         assert all(other[name] != first[name] for name in first)

@@ -87,13 +87,27 @@ def longer(measure: str) -> str:
     return str(found.judged())
 
 
+def labels_apart() -> dict[str, list[str]]:
+    """The data set of each table that was measured by 1% of the labels, and the methods told apart by it."""
+    found = {}
+    for data in BOARD["data"]:
+        for partition in BOARD["partitions"]:
+            methods = tables.of_table(made(), data, partition, rows.ONE)
+            if all(row[tables.LABELS] is not None for seeds in methods.values() for row in seeds.values()):
+                pairs = {name: tables.paired(methods[name], methods[rows.REFERENCE], tables.LABELS) for name in RANKED}
+                known = {name: one for name, values in pairs.items() if (one := difference(values)) is not None}
+                assert (data, partition) in {(name, "dirichlet") for name in BOARD["data"]}
+                found[data] = [name for name, one in known.items() if one.judged() in (ABOVE, BELOW)]
+    return found
+
+
 SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
     (RESULTS, "At its defaults no method is above FedSimCLR by more than one protocol",
      lambda: max(map(times_above, RANKED)) == 1),
     (RESULTS, "None of 24 methods is above it after Holm's correction, at their defaults or tuned.",
      lambda: len(RANKED) == 1 + 24 and not survivors_above(rows.ONE) and not survivors_above(rows.TUNED)),
-    (RESULTS, "FedDF is not told apart: +0.6 points by kNN [-0.2, +1.4].",
-     lambda: words("feddf")[0] == OPEN and interval("feddf", KNN) == [0.6, -0.2, 1.4]),
+    (RESULTS, "FedDF is not told apart: +0.7 points by kNN [-0.2, +1.5].",
+     lambda: words("feddf")[0] == OPEN and interval("feddf", KNN) == [0.7, -0.2, 1.5]),
     (RESULTS, "A fifth (Fashion-MNIST) or half (CIFAR-10) of FedSimCLR's bytes; by kNN below it on CIFAR-10, by 0.7 "
      "points, and not told apart on Fashion-MNIST.",
      lambda: between(0.18, [of_totals("flesd_cc", "fashion_mnist")], 0.22)
@@ -111,10 +125,10 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      "weights 0.56 and 0.56, FedCA's dictionary 0.91 and 0.83.",
      lambda: [audits("FLESD", "representations"), audits("FedSimCLR", "weights"), audits("FedCA", "dictionary")]
      == [[0.5, 0.51], [0.56, 0.56], [0.91, 0.83]]),
-    (RESULTS, "Over `local` it is +1.3 points [+0.9, +1.8] and -0.1 [-0.8, +0.6]. By kNN it gains more where clients "
+    (RESULTS, "Over `local` it is +1.3 points [+0.9, +1.8] and -0.1 [-0.8, +0.5]. By kNN it gains more where clients "
      "have two classes each.",
      lambda: interval(rows.REFERENCE, KNN, "local") == [1.3, 0.9, 1.8] and federating_gains_more(KNN)
-     and interval(rows.REFERENCE, LINEAR, "local") == [-0.1, -0.8, 0.6]),
+     and interval(rows.REFERENCE, LINEAR, "local") == [-0.1, -0.8, 0.5]),
     (RESULTS, "On IID clients that gap is half to four fifths of what it is with two classes each.",
      lambda: between(0.48, [gap_left(measure) for measure in rows.MEASURES], 0.84)),
     (RESULTS, "Run by run they end within 0.3 points of FedSimCLR (FedFoA: of `local`) in the mean, by every protocol.",
@@ -123,10 +137,13 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
     (RESULTS, "FedDecorr is above FedSimCLR by kNN, by 1.0 points [+0.1, +1.8], and below by linear probe, by 1.8 "
      "[-2.6, -0.9].",
      lambda: interval("feddecorr", KNN) == [1.0, 0.1, 1.8] and interval("feddecorr", LINEAR) == [-1.8, -2.6, -0.9]),
-    (RESULTS, "On Fashion-MNIST they beat 13 of 29 rows by kNN and 27 by few-shot; on CIFAR-10 none by kNN or linear "
+    (RESULTS, "On Fashion-MNIST they beat 12 of 29 rows by kNN and 27 by few-shot; on CIFAR-10 none by kNN or linear "
      "probe.",
-     lambda: [below_pixels("fashion_mnist", measure) for measure in (KNN, FEWSHOT)] == [13, 27]
+     lambda: [below_pixels("fashion_mnist", measure) for measure in (KNN, FEWSHOT)] == [12, 27]
      and [below_pixels("cifar10", measure) for measure in (KNN, LINEAR)] == [0, 0]),
+    (RESULTS, "so seeds differ by more than most methods do: on Fashion-MNIST it tells no method apart from FedSimCLR, "
+     "on CIFAR-10 one. Two of the six tables were measured by it.",
+     lambda: [len(apart) for apart in labels_apart().values()] == [0, 1] and list(labels_apart()) == list(SETS)),
     (README, "on Fashion-MNIST they beat nearly half of the methods by kNN.",
      lambda: between(0.4, [below_pixels("fashion_mnist", KNN) / 29], 0.5)),
     (RESULTS, "FedSimCLR is still above `local` by kNN, but the order of those below changes.",

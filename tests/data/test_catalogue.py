@@ -245,7 +245,9 @@ def test_run_and_embed_agree_on_which_files_are_of_a_split(name: str, tmp_path: 
 def test_text_and_numbers_are_not_mixed(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", pictures(2), ["cat", "dog"])
     write_parquet(tmp_path / "b.parquet", pictures(2), [0, 1])
-    with pytest.raises(UserError, match="found labels that are text in one Parquet file, numbers in another"):
+    with pytest.raises(
+        UserError, match=r"found labels that are text in one Parquet file \('cat'\), numbers in another"
+    ):
         parquet(tmp_path)
 
 

@@ -20,6 +20,7 @@ from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.tables import PartitionRows, write_partition
 from rayfed_ssl.simulation.checks import image_notes
+from tests.data.files import write_parquet
 from tests.data.readers.test_own_columns import write
 from tests.tiny import tiny
 
@@ -305,3 +306,14 @@ def test_what_client_0_gave_away_is_its_own_where_the_partition_is_read(tmp_path
     again = loaded(tmp_path, seed=9, method__name="flesd", data__partition=kept, data__public=public)
     assert held(again) == held(first)
     assert np.array_equal(again.public_indices, first.public_indices)
+
+
+def test_where_a_partition_finds_no_labels_or_clients_the_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    pixels = np.zeros((20, 8, 8, 3), np.uint8) + np.arange(20, dtype=np.uint8)[:, None, None, None]
+    write_parquet(tmp_path / "x.parquet", pixels, ["oak", "elm"] * 10, label="tree", site=["a", "b"] * 10)
+    block = {"name": "parquet", "path": str(tmp_path / "x.parquet"), "image_size": 8}
+    for name, problem in (("dirichlet", "goes by labels, but 20 of 20 images have none"), ("natural", "no clients")):
+        changes: dict[str, object] = {"data": {**block, "partition": {"name": name}}, "clients.count": 2}
+        with pytest.raises(UserError, match=problem) as refused:
+            load_federation(run(tmp_path, changes), tmp_path / "cache")
+        assert "\ndata: columns site, tree are not read; " in str(refused.value)

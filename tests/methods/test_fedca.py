@@ -23,10 +23,8 @@ from rayfed_ssl.federated.messages import SERVER, OperationResult, State
 from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS, fedca
 from rayfed_ssl.methods.fedca import alignment_loss, draw_rows, ensemble, unit_rows
-from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
-from rayfed_ssl.simulation.resuming import as_begun
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 
@@ -440,30 +438,6 @@ def test_with_one_client_a_round_the_dictionary_grows_with_the_clients_that_have
         assert traffic.down == before + 4 * config.projection_dim * rows
         play(server, cohort, t, clients=(client,))
         met.add(client)
-
-
-def test_a_checkpoint_of_an_earlier_version_keeps_its_dictionary(tmp_path: Path) -> None:
-    """K was bounded by the smallest round, and stood in no state: here two of three clients, the largest drawing."""
-    config = config_of(method__dictionary_size=None, participation__fraction=0.7)
-    server, cohort = started(config)
-    sizes = sorted(cohort.federation.sizes.tolist())
-    assert server.state["dictionary_size"] == server.dictionary_size == sum(sizes[:-1])
-    del server.state["dictionary_size"]
-    assert server.dictionary_size == sizes[0]
-    before = started(config)[0]
-    before.state.clear()  # as before `start`
-    assert before.dictionary_size == sum(sizes[:-1])
-
-
-def test_a_run_of_the_earlier_default_goes_on_with_it(tmp_path: Path) -> None:
-    begun = config_of(method__dictionary_size=1024)
-    now = config_of(method__dictionary_size=None)
-    configfile.dump(begun, tmp_path / "config.yaml")
-    said: list[str] = []
-    assert as_begun(now, tmp_path, said.append) == begun
-    assert said == ["method.dictionary_size: 1024, as this run began (its default is null since)"]
-    configfile.dump(config_of(), tmp_path / "config.yaml")  # K was given: another default is a change
-    assert as_begun(now, tmp_path, said.append) == now
 
 
 def test_public_images_are_needed_for_the_alignment_only() -> None:

@@ -24,7 +24,7 @@ from rayfed_ssl.records.comparison_files import document, latex, markdown, recor
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import differing, of_runs, of_variants
 from rayfed_ssl.records.gains import reached
-from rayfed_ssl.records.one_run import read_run
+from rayfed_ssl.records.one_run import HeldOutImages, read_run
 from rayfed_ssl.records.tables import (
     METRICS,
     Commit,
@@ -279,6 +279,18 @@ def test_another_split_is_told(tmp_path: Path) -> None:
     (tmp_path / "same" / "b-1" / "partition.parquet").unlink()
     runs = {name: [tmp_path / "same" / f"{name}-{s}" for s in range(3)] for name in ("a", "b")}
     assert of_variants(runs).other_splits == {"b": [1]}  # what nobody has said is not the same
+
+
+def test_runs_that_choose_by_nothing_do_not_hide_how_many_images_others_choose_by(tmp_path: Path) -> None:
+    rows = {"a": [run_folder(tmp_path / "a", 0, [1.0], held_out=(7, 8))], "b": [run_folder(tmp_path / "b", 0, [1.0])]}
+    made = of_variants(rows)
+    (run,) = made.rows[1].runs.values()
+    none = {name: value for name, value in run.values.items() if name != "select/knn"}
+    for held_out in (None, HeldOutImages(1, "for leak alone")):
+        alone = replace(made.rows[1], runs={0: replace(run, values=none, held_out=held_out)})
+        beside = replace(made, rows=[made.rows[0], alone, *made.rows[2:]])
+        told = next(note for note in notes(beside) if note.startswith("select/.."))
+        assert "held out to choose by, 2 in each run: one is 0.5 of an accuracy" in told
 
 
 def of_images(root: Path, mine: str | None, theirs: str | None, **changes: Any) -> Comparison:

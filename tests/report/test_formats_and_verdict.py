@@ -40,8 +40,8 @@ from rayfed_ssl.terminal.progress import conclude
         (formats.span(75.2), "1 min 15 s"),
         (formats.span(3599.6), "1 h 00 min"),
         (formats.span(90_000), "1 d 1 h"),
-        (formats.plural(1, "client"), "1 client"),
-        (formats.plural(1200, "client"), "1,200 clients"),
+        (formats.how_many(1, "client"), "1 client"),
+        (formats.how_many(1200, "client"), "1,200 clients"),
     ],
 )
 def test_numbers_in_words(shown: str, expected: str) -> None:

@@ -124,8 +124,6 @@ def test_of_rounds_that_come_in_late_the_last_counts() -> None:
     assert again.by_client[1].right["knn"].tolist() == [1, 0]
     assert again.untrained[None].right["knn"].tolist() == [0, 0]
     assert again.pixels[None].right["knn"].tolist() == [1, 0]
-    again.restore(None)  # a checkpoint of an earlier version
-    assert again.round == 2
     last.take(3, None, values(1, 1))
     assert (last.round, set(last.by_client)) == (3, {None})
 
@@ -147,17 +145,6 @@ def test_a_checkpoint_keeps_equal_outcomes_once(tmp_path: Path) -> None:
         2: [1, 0, 1], 0: [1, 0, 1], 1: [1, 0, 1], 3: [1, 1, 0], 4: [1, 0, 1],
     }  # fmt: skip
     assert {client: of.draws["knn"] for client, of in again.untrained.items()} == {2: 1, 0: 1, 1: 1, 3: 1, 4: 2}
-
-
-def test_the_state_of_an_earlier_version_is_read() -> None:
-    """It had a copy for each client; of the global encoder, the client was null."""
-    one, other = ({"knn": np.array(of, np.uint8)} for of in ([1, 0], [0, 0]))
-    last = LastOutcomes()
-    last.restore(
-        {"round": 3, "encoders": [[None, one, {"knn": 1}]], "untrained": [[0, one, {"knn": 1}], [1, other, {"knn": 1}]]}
-    )
-    assert (last.round, last.by_client[None].right["knn"].tolist(), last.pixels) == (3, [1, 0], {})
-    assert {client: of.right["knn"].tolist() for client, of in last.untrained.items()} == {0: [1, 0], 1: [0, 0]}
 
 
 @pytest.mark.long

@@ -166,8 +166,6 @@ def test_checkpoints_know_how_long_the_server_worked() -> None:
     clock.served(100)
     again.restore(clock.state)
     assert (again.now, again.server_s) == (25.0, 25.0)
-    again.restore({"now": 3.0, "sent": {}})  # of a checkpoint from before there was such a key
-    assert (again.now, again.server_s) == (3.0, 0.0)
 
 
 def test_with_fedbuff_it_has_no_effect_and_is_refused_where_it_is_given(tmp_path: Path) -> None:

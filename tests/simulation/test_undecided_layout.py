@@ -1,4 +1,4 @@
-"""A tree that does not say which folders are the classes: new runs are refused, those that had begun go on."""
+"""A tree that does not say which folders are the classes: it is refused where ``data.layout`` is not given."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ UNDECIDED = "the tree does not say which are the classes"
 
 
 @pytest.mark.long
-def test_a_run_begun_without_a_layout_is_resumed_and_measured_without_one(tmp_path: Path) -> None:
-    """Run folders of before say ``layout: classes``, as every run folder says the defaults."""
+def test_a_run_with_a_layout_is_measured_again_without_giving_one(tmp_path: Path) -> None:
+    """Its config.yaml has it."""
     put(tmp_path / "sites", tree_of({f"site_{site}/{label}": 10 for site in "ab" for label in ("sick", "well")}))
     own = {"data__name": "imagefolder", "data__path": str(tmp_path / "sites"), "train__rounds": 2}
     unset, layout = tiny("fedsimclr", **own), tiny("fedsimclr", **own, data__layout="classes")
@@ -25,11 +25,10 @@ def test_a_run_begun_without_a_layout_is_resumed_and_measured_without_one(tmp_pa
         with pytest.raises(UserError, match=UNDECIDED):
             refused()
     assert not (tmp_path / "new/config.yaml").exists()
-    asked = iter([False, True])
-    run_locally(layout, tmp_path / "run", stopping=lambda: next(asked))
+    run_locally(layout, tmp_path / "run")
     assert "  layout: classes\n" in (tmp_path / "run/config.yaml").read_text()
-    run_locally(unset, tmp_path / "run", resume=True)
-    assert (tmp_path / "run/summary.json").exists()
+    with pytest.raises(UserError, match=UNDECIDED):
+        run_locally(unset, tmp_path / "run", resume=True)
     assert reevaluate(tmp_path / "run", ["knn"])["accuracy"]
     with pytest.raises(UserError, match=UNDECIDED):
         reevaluate(tmp_path / "run", ["knn"], data="{name: imagefolder, path: " + str(tmp_path / "sites") + "}")

@@ -101,7 +101,7 @@ def fits(count: int, channels: int, bands: Bands | None) -> bool:
 
 
 def chosen(values: NDArray[Any], bands: Bands | None) -> NDArray[Any]:
-    """Of all bands (H, W, C) those that are read."""
+    """The bands that are read, of all bands (H, W, C)."""
     return values if bands is None else values[..., [band - 1 for band in bands]]
 
 

@@ -125,7 +125,7 @@ def has_high_bit_depth_colours(image: Image.Image, range: Range | None, depth: t
 
 
 def bits_per_channel(image: Image.Image, depth: tuple[int, bool] | None) -> int:
-    """Of an unread image that is not ``is_high_bit_depth``; ``depth`` as of ``has_high_bit_depth_colours``."""
+    """Bits of an unread image that is not ``is_high_bit_depth``; ``depth`` as for ``has_high_bit_depth_colours``."""
     if depth is not None:
         return depth[0]
     unread = getattr(image, "tile", ())

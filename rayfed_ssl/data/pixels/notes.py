@@ -106,7 +106,7 @@ def counted(counts: Mapping[str, int], background: Background, key: str) -> tupl
 
 
 def all_grey(images: int, key: str) -> Note:
-    """Of so many images, all, that are read with three channels and are grey."""
+    """The note that all of so many images are grey, and are read with three channels."""
     said = f"all {images} images are grey, and are read with three channels that are the same"
     more = f": {key}.channels=1 reads one, a third of the memory; views that change hue or saturation do nothing"
     return Note.shareable(said, more)

@@ -73,8 +73,8 @@ class Misfits:
 
 @dataclass(frozen=True)
 class Traits:
-    """Of images as they are decoded: of how many each of ``NOTICED`` is true, and kind of ``MISFITS`` -> row -> the
-    image's (smallest, largest) value, of ``spiked`` without the outermost pixels.
+    """What is noticed of images as they are decoded: how many each of ``NOTICED`` is true of, and kind of ``MISFITS``
+    -> row -> the image's (smallest, largest) value, without the outermost pixels for ``spiked``.
     """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NOTICED, 0))

@@ -210,8 +210,11 @@ def numbered(labels: pa.Array, texts: Sequence[str], key: str, place: str = "Par
     """
     if pa.types.is_string(labels.type):
         labels = pc.fill_null(pc.index_in(labels, pa.array(texts, pa.string())), -1)
-    elif texts and pc.max(labels).as_py() not in (None, -1):
-        raise UserError(f"{key}.path: found labels that are text in one {place}, numbers in another; allowed: one")
+    elif texts and (number := pc.max(labels).as_py()) not in (None, -1):
+        raise UserError(
+            f"{key}.path: found labels that are text in one {place} ('{printable(texts[0], 80)}'), numbers in another "
+            f"({number}); allowed: text in all, or numbers in all"
+        )
     return np.asarray(labels.to_numpy(zero_copy_only=False), np.int64)
 
 

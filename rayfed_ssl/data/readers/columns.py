@@ -51,8 +51,8 @@ class Columns(Block):
     tests and by ``evaluation.select``; null: each image alone. Files of test images need no such column.
     """
     split: str | None = None
-    """Of one ``table``, or of Parquet files without any of a test split: which images train and which test, as
-    ``train``, ``test`` or ``val``; null: a fifth of each class tests. Not of ``arrays``.
+    """Which images train and which test, as ``train``, ``test`` or ``val``, in one ``table`` or in Parquet files of
+    which none is a test split; null: a fifth of each class tests. Not of ``arrays``.
     """
 
     @model_validator(mode="after")
@@ -111,16 +111,17 @@ def unread_columns(
             read.update(usual)
     if group is not None:
         read.add(next(name for name in others if is_group(name)))
+    unsplit = dict[str, str]()
+    if single and columns.split is None:
+        unsplit = split_column.advice([name for name in names if name not in read], values, f"{key}.columns.split")
+        read.update(unsplit)
     left = [
         name
         for name in names
         if name not in read and bare(name) not in OF_IMAGES and not name.startswith("__index_level_")
     ]
     shown = [printable(name, 40) for name in left]
-    notes: list[Note | str] = []
-    if single and columns.split is None:
-        notes += split_column.advice([name for name in names if name not in read], values, f"{key}.columns.split")
-    notes += [] if group is None else [group]
+    notes: list[Note | str] = [*unsplit.values(), *([] if group is None else [group])]
     if shown and asked:
         more = f" and {len(shown) - MOST_UNREAD} more" if len(shown) > MOST_UNREAD else ""
         are = f"column {shown[0]} is" if len(shown) == 1 else f"columns {', '.join(shown[:MOST_UNREAD])}{more} are"

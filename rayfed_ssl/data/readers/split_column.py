@@ -53,9 +53,9 @@ def rows_of_splits(
     return {"train": rows["train"]} | ({} if test is None else {"test": rows[test]}), notes
 
 
-def advice(names: Iterable[str], values: Callable[[str], Iterable[pa.Array]], by_key: str) -> list[str]:
-    """A line on the first of these columns whose every cell says train, test or val, and some train and others not: it
-    is not read; ``by_key`` reads it.
+def advice(names: Iterable[str], values: Callable[[str], Iterable[pa.Array]], by_key: str) -> dict[str, str]:
+    """The first of these columns whose every cell says train, test or val, and some train and others not, with a line:
+    it is not read; ``by_key`` reads it.
 
     Args:
         values: a column's values, in parts.
@@ -64,8 +64,9 @@ def advice(names: Iterable[str], values: Callable[[str], Iterable[pa.Array]], by
         if counts := _counts(values(name)):
             said = ", ".join(f"{split}: {count}" for split, count in counts.items())
             shown = printable(name, 40)
-            return [f"column {shown} says which images train ({said} rows) and is not read; {by_key}={shown} reads it"]
-    return []
+            line = f"column {shown} says which images train ({said} rows) and is not read; {by_key}={shown} reads it"
+            return {name: line}
+    return {}
 
 
 def _counts(parts: Iterable[pa.Array]) -> Counter[str]:

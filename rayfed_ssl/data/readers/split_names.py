@@ -63,7 +63,7 @@ def is_file_of(name: str, split: str) -> bool:
 
 
 def split_of_file(path: PurePath) -> str | None:
-    """Of which of "train" and ``TEST_NAMES`` a file is, by its folder's name or else its own; None of neither."""
+    """Which of "train" and ``TEST_NAMES`` a file belongs to, by its folder's name or else its own; None: to neither."""
     splits = ("train", *TEST_NAMES)
     by_folder = (split for split in splits if path.parent.name in spellings(split))
     return next(by_folder, next((split for split in splits if is_file_of(path.name, split)), None))

@@ -166,7 +166,7 @@ class RowSplits:
         )
 
     def _strangers(self) -> Values:
-        """Of each test image the client, if it has no training images; None of any other."""
+        """Each test image's client if that client has no training images, else None."""
         splits = self.beside.splits
         known = {*(splits["train"].clients or ()), None}
         return [None if client in known else client for client in splits["test"].clients or ()]

@@ -45,6 +45,15 @@ MOST_NAMED = 5  # links that lead nowhere
 MOST_WAYS = 1000  # links may lead to one folder in so many ways
 
 
+def read_by(file: Path, key: str) -> str:
+    """The end of a message on a file that its source does not read: which one reads it; empty where none does."""
+    suffix = file.suffix.lower()
+    if suffix in READ_TABLES:
+        return f"; {key}.{AS_TABLE}"
+    name = "parquet" if suffix == ".parquet" else "arrays" if suffix in ARRAYS else None
+    return "" if name is None else f"; {key}.name={name} reads it"
+
+
 def images_below(root: Path, key: str) -> list[Path]:
     """All image files below a folder, sorted by path. Raises UserError for links in a circle and unreadable folders."""
     found: list[Path] = []

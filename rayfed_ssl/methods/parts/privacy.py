@@ -37,7 +37,7 @@ class PrivacyConfig(Block):
     sigma: float | None = Field(None, ge=1e-30, allow_inf_nan=False)
     """Standard deviation of the noise on each entry of R_j."""
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """Or the epsilon a client may spend over the whole run; sigma follows from the closed form."""
+    """In place of ``sigma``: what a client may spend over the whole run; sigma follows from the closed form."""
     delta: float = Field(1e-2, gt=0, lt=1)
     """The delta that epsilon is stated for."""
 

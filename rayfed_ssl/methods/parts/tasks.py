@@ -1,4 +1,4 @@
-"""A client with a classification task of its own (``data.tasks``): what FedLinked, trunk averaging and local share.
+"""A client with a classification task of its own (``data.tasks``), as in FedLinked, trunk averaging and local.
 
 It has supervised epochs with early stopping, a head that is fine-tuned on a frozen trunk, and a roll-back to the best
 round. A client's images are split in four (thesis, Table 4.1). ``train`` is trained on. ``es`` decides early stopping
@@ -156,12 +156,9 @@ class TaskClient(EncoderClient[Config]):
 
     # -- inference -----------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def represented(self, network: Network, pixels: Tensor) -> Tensor:
         """(n, r) eval-mode representations of clean images."""
-        network.eval()
-        parts = torch.split(pixels, self.config.evaluation.batch_size)
-        return torch.cat([network.represent(self.context.clean(part)).float() for part in parts])
+        return self.context.outputs(network, pixels, network.represent)
 
     @torch.no_grad()
     def logits(self, network: Network, pixels: Tensor) -> Tensor:

@@ -291,6 +291,13 @@ def test_a_column_of_splits_is_told_and_read_if_asked(tmp_path: Path) -> None:
     assert np.array_equal(other.test.pixels, PIXELS[17:21])
 
 
+def test_a_column_of_splits_is_not_taken_for_labels(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"kind": ["a", "b"] * 10, "use": ["train"] * 15 + ["test"] * 5})
+    (unread,) = (note for note in texts(fetch(tmp_path, "table", path=table(tmp_path, frame)).notes) if "kind" in note)
+    of_labels = "data.columns.label, .client, .group say which are; kind (2 values) may be the labels"
+    assert unread == f"column kind is not read; {of_labels}: data.columns.label=kind"
+
+
 def test_wrong_columns_of_splits_are_one_line(tmp_path: Path) -> None:
     path = table(tmp_path, splits(["train"] * 6 + ["later"] * 2 + [""] * 2))
     refused("columns.split: column label of .* has c0, c1; allowed: train for images that train", tmp_path, "table",

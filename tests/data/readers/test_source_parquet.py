@@ -181,7 +181,7 @@ def test_parquet_errors_name_the_file(tmp_path):
     write_parquet(tmp_path / "train.parquet", pictures(2), [0.5, 1.0])
     refused(r"column label of .* is of type double; labels are integers from 0, or text", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), ["cat", "dog"])
-    refused(r"labels that are text in one Parquet file, numbers in another", tmp_path, "parquet")
+    refused(r"labels that are text in one Parquet file \('cat'\), numbers in another", tmp_path, "parquet")
     write_parquet(tmp_path / "test.parquet", pictures(2), ["cat", "emu\x1b"])
     refused(r"test\.parquet holds the class emu\\x1b, which no training image has", tmp_path, "parquet")
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])

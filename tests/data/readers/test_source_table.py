@@ -208,6 +208,13 @@ def test_other_files_and_folders_are_one_line(pets: Path, tmp_path: Path) -> Non
     refused(r"data\.columns\.client: found 'ward'; .* has the columns file, label", tmp_path, "table", **wrong)
     (tmp_path / "x.xlsx").write_bytes(b"x")
     refused(r"x\.xlsx is no \.csv, \.tsv or \.jsonl file; save it as CSV", tmp_path, "table", path=tmp_path / "x.xlsx")
+    for suffix, reader in ((".npz", "arrays"), (".parquet", "parquet")):
+        other = tmp_path / f"x{suffix}"
+        other.write_bytes(b"x")
+        refused(rf"\.jsonl file; data\.name={reader} reads it$", tmp_path, "table", path=other)
+    refused(r"x\.parquet is no \.npz file; data\.name=parquet reads it$", tmp_path, "arrays", path=other)
+    told = r"pets\.csv is no \.npz file; data\.name=table reads it, and the images that it names$"
+    refused(told, tmp_path, "arrays", path=pets)
     for name in ("parquet", "imagefolder"):
         refused(r"; data\.name=table reads it, and the images that it names", tmp_path, name, path=pets)
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import in_one_line, printable
+from rayfed_ssl.data.readers.walking import ARRAYS, read_by
 
 AT_A_TIME = 2**20  # bytes of rows read from an .npz file
 DAMAGED = (  # what damaged files raise, beside lzma's error, which is imported where Python has it
@@ -118,6 +119,8 @@ def arrays_at(path: Path, key: str) -> tuple[dict[str, Place], tuple[str, ...]]:
             f"{key}.path: {printable(path)} is one array; allowed: an .npz file, or a folder of .npy files: give "
             f"{printable(path.parent)}, and name the images in {key}.columns.image={printable(path.stem)}"
         )
+    if path.suffix.lower() not in ARRAYS and (hint := read_by(path, key)):
+        raise UserError(f"{key}.path: {printable(path)} is no .npz file{hint}")
     with _readable(f"{printable(path)} as .npz", key), zipfile.ZipFile(path) as archive:
         members = [info.filename for info in archive.infolist() if not info.is_dir()]
     if twice := [name for name, count in Counter(members).items() if count > 1]:

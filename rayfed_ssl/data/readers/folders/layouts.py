@@ -49,7 +49,7 @@ def layout_error(path: Path, layout: Layout, problem: str, key: str, *, trees: b
 
 
 def _empty(path: Path) -> str:
-    """That a folder is empty, or holds empty folders alone; "" where there is a file, or a link."""
+    """What is wrong with a folder that is empty or holds empty folders alone; "" where there is a file, or a link."""
     for folder, folders, files in os.walk(path):
         if files or any(os.path.islink(os.path.join(folder, name)) for name in folders):
             return ""

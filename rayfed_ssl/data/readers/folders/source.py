@@ -157,7 +157,7 @@ def _groups(
     known = sorted({name for name in used if name is not None})
     in_files = group.startswith(ATTRIBUTES)  # what a file says of a patient is not to be shown, nor kept in a run
     such = "" if in_files else f", such as {some(known, 3)}"
-    several = f"{len(known)} group{'' if len(known) == 1 else 's'}"
+    several = plural(len(known), "group", "groups")
     one = ": all are of one" if len(known) == 1 and not alone else ""
     notes: list[Note | str] = [
         f"{key}.group finds {several} in {plural(len(used) - alone, 'image', 'images')}{such}{one}"
@@ -314,7 +314,7 @@ def _check_trained(
 
 
 def _strangers(test: Split, client_names: tuple[str, ...], limit: int | None) -> list[str | None]:
-    """Of each test image that the limit leaves, the client folder that has no training images; None of any other."""
+    """Each test image's client folder if that has no training images, else None; of images that the limit leaves."""
     if not client_names:
         return []
     rows = _taken(len(test.files), limit)

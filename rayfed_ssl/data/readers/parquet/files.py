@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.data.readers.split_names import TEST_NAMES, is_file_of, spellings
-from rayfed_ssl.data.readers.walking import ARRAYS, AS_TABLE, FROM_TABLE, READ_TABLES, TABLES, of_container
+from rayfed_ssl.data.readers.walking import FROM_TABLE, TABLES, of_container, read_by
 
 PART = re.compile(r"(.+)-\d+-of-(\d+)(?:-[0-9a-f]+)?\.parquet")  # as the Hugging Face datasets library writes them
 MOST_NAMED = 5  # of files that are not used
@@ -181,8 +181,7 @@ def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
     except (pa.ArrowException, OSError) as error:
         reason = in_one_line(error)
         table = f"; {FROM_TABLE}" if file.suffix.lower() in {*TABLES, ".txt"} else of_container(file)
-        table = f"; {key}.{AS_TABLE}" if file.suffix.lower() in READ_TABLES else table
-        table = f"; {key}.name=arrays reads it" if file.suffix.lower() in ARRAYS else table
+        table = (read_by(file, key) if file.suffix.lower() != ".parquet" else "") or table
         raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason}){table}") from error
 
 

@@ -272,8 +272,8 @@ def _read_labels(part: Part, columns: Columns, key: str) -> tuple[pa.Array, Empt
 
 
 def _read_names(part: Part, columns: Columns, key: str, trains: bool) -> dict[str, tuple[Values, Empty]]:
-    """Of the client and the group column the values, and the cells without one; nothing of one that is not named. Who
-    test images show may be unknown: nobody is held out of them.
+    """The values of the client and the group column, and their cells without one; nothing of a column that is not
+    named. Who test images show may be unknown: nobody is held out of them.
     """
     return {
         what: _read_named(part, getattr(columns, what), what, key, what == "group" and not trains) for what in NAMED
