@@ -500,7 +500,7 @@ def test_compare_runs_methods_and_reads_runs(tmp_path: Path, finished: rayfed_ss
     assert [run.config.method.name for run in runs] == ["fedsimclr", "fedprox"]
     again = rayfed_ssl.compare(*runs)
     assert again.table["knn.mean"].to_pylist() == found.table["knn.mean"].to_pylist()
-    with pytest.raises(rayfed_ssl.UserError, match="methods need base"):
+    with pytest.raises(rayfed_ssl.UserError, match="fedsimclr is a method, and there is no base"):
         rayfed_ssl.compare("fedsimclr")
 
 
