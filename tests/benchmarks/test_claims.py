@@ -53,6 +53,7 @@ def test_every_variant_can_be_configured_and_has_settings_of_its_own() -> None:
     assert {one.claim for one in found} == {
         "fedsc",
         "fedsc_fashion",
+        "fedsc_cifar",
         "fedca",
         "flesd",
         "fedfoa",
