@@ -13,7 +13,7 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.config import RunConfig, sends_weights
-from rayfed_ssl.data.holdout import leaves_too_few
+from rayfed_ssl.data.holdout import leaves_too_few, stratified_share
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.data.pixels.notes import all_grey
@@ -73,10 +73,14 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
             train, select, held_out = federation.dataset.train, config.evaluation.select, federation.held_out
             if select is not None and held_out is not None:
                 undivided = size / (1 - len(held_out) / len(train))  # as many, dealt of all images
-                if split.natural and train.clients is not None:
-                    undivided = int((train.clients == smallest).sum())
+                clients = train.clients if split.natural else None
+                fewest = stratified_share(train.labels, 0, config.seed, clients, train.groups)
+                most = undivided * (1 - len(fewest) / len(train))
+                if clients is not None:
+                    undivided = int((clients == smallest).sum())
+                    most = undivided - int((clients[fewest] == smallest).sum())
                 if undivided >= least:
-                    raise UserError(leaves_too_few(few, select.share, held_out, len(train)))
+                    raise UserError(leaves_too_few(few, select.share, held_out, len(train), most >= least))
             raise UserError(f"{'data.partition' if given else 'clients.count'}: {few} ({remedy})")
 
 
