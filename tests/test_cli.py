@@ -606,6 +606,7 @@ def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
     assert accuracy_text(-0.0002) == "0.000"  # as an adjusted Rand index may be
     assert accuracy_text({"0": -0.0004, "1": -0.0002}) == "0.000 (0.000 to 0.000)"
     assert accuracy_text({"0": 0.25, "1": 0.75, "2": None}) == "0.500 (0.250 to 0.750)"
+    assert accuracy_text({"0": 1.0, "1": 0.99984}) == ">.999 (>.999 to 1.000)"
     table = accuracy_table(
         {"accuracy": {"knn": None}, "best": {}, "untrained": {"knn": 0.1}, "pixels": {}}
     )  # a run whose last value was not finite

@@ -40,6 +40,8 @@ def test_a_cell_of_many_measures_holds_whole_ones_and_counts_the_others() -> Non
     assert cell == "knn 0.500  linear -"
     (cell,) = listing_table([Listed("r", "complete", accuracy={"cluster_ari": -0.0002})], []).columns[4].cells
     assert cell == "cluster_ari 0.000"
+    (cell,) = listing_table([Listed("r", "complete", accuracy={"knn": 0.99984})], []).columns[4].cells
+    assert cell == "knn >.999"
 
 
 def test_runs_are_listed_however_they_are(call: Call, tmp_path: Path) -> None:
