@@ -141,8 +141,6 @@ def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Arr
     counts = {name: count for name in names[:MOST_UNREAD] if (count := count_likely_labels(values(name)))}
     if classes and (classes.certain or not counts.keys() - {*classes.names}):
         return f"; {classes.advice}"
-    if classes and len(classes.names) > 2:
-        counts = {name: count for name, count in counts.items() if name not in classes.names}
     if not counts:
         return ""
     told = [f"{printable(name, 40)} ({count} values)" for name, count in list(counts.items())[:3]]
