@@ -17,6 +17,7 @@ from rayfed_ssl.data.holdout import leaves_too_few, stratified_share
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.data.pixels.notes import all_grey
+from rayfed_ssl.data.readers.folders.layouts import some
 from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.federation import Federation
@@ -27,6 +28,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.records.tables import SKIPPED
 from rayfed_ssl.records.trained_image_digests import of_start
 from rayfed_ssl.settings.transport import DIRECTIONS, FULL
 
@@ -318,11 +320,12 @@ def describe(config: RunConfig, federation: Federation) -> str:
     spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     line = f"{config.method.name} on {federation.dataset.name}: {len(federation.clients)} clients x {spread} images"
     if sizes.min() < config.train.batch_size:
-        line += f"; batches of min({config.train.batch_size}, shard)"
+        line += f"; batches of {config.train.batch_size}, or of all images of a client that has fewer"
     if federation.held_out is not None:
         labelled = (federation.dataset.train.labels[federation.held_out] >= 0).any()
         use = "to choose by" if labelled and config.evaluation.selecting else "for `rayfed-ssl leak` alone"
         line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
-        line += f"; {plural(len(skipped), 'broken image', 'broken images')} left out, named in skipped_images.txt"
+        left = plural(len(skipped), "broken image", "broken images")
+        line += f"; {left} left out ({some(skipped, 3)}), which {SKIPPED} in the run folder names"
     return line
