@@ -6,7 +6,7 @@ shards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -220,12 +220,21 @@ def _shards(config: RunSettings, dataset: Dataset, rest: np.ndarray, held_out: n
             raise _as_read(error, dataset) from None
         if held_out is None or config.evaluation.select is None:
             raise
-        try:
-            partitioned(np.union1d(rest, held_out))
-        except UserError:
+        everything, share = np.union1d(rest, held_out), config.evaluation.select.share
+        if not _possible(partitioned, everything):
             raise error from None
-        share = config.evaluation.select.share
-        raise UserError(leaves_too_few(str(error), share, held_out, len(train))) from error
+        fewest = stratified_share(train.labels, 0, config.seed, train.clients if split.natural else None, train.groups)
+        smaller = _possible(partitioned, np.setdiff1d(everything, fewest))
+        raise UserError(leaves_too_few(str(error), share, held_out, len(train), smaller)) from error
+
+
+def _possible(partitioned: Callable[[np.ndarray], list[np.ndarray]], rows: np.ndarray) -> bool:
+    """Whether ``rows`` can be shared out."""
+    try:
+        partitioned(rows)
+    except UserError:
+        return False
+    return True
 
 
 class _Public(NamedTuple):

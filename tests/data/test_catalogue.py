@@ -141,6 +141,8 @@ def test_ids_are_a_column_or_the_images_path_or_file_and_row(tmp_path: Path) -> 
     assert [name for name, _ in rows(parquet(file))] == ["p", "q", "r"]
     with pytest.raises(UserError, match=r"^--id: found 'nobody'; .*x\.parquet has the columns image, patient, id"):
         parquet(file, "nobody")
+    with pytest.raises(UserError, match=r"^--id: found 'Patients'; .*image, patient, id; did you mean patient\?$"):
+        parquet(file, "Patients")
     with pytest.raises(UserError, match=r"^--id: found 'image' of type struct<.*allowed: text or integers"):
         parquet(file, "image")
 

@@ -412,6 +412,7 @@ def test_an_array_says_who_holds_an_image(tmp_path: Path) -> None:
     assert "4 images have an empty client: nobody's" in texts(data.notes)
     assert [*map(len, partition(Natural(), data.train.labels, 2, 0, NaturalClients(data.train.clients)))] == [6, 3]
     refused(r"^data\.columns\.client: found 'clinic'; .* has the arrays", path, columns={"client": "clinic"})
+    refused(r"^data\.columns\.label: found 'lables'; .*; did you mean labels\?$", path, columns={"label": "lables"})
     medmnist(path, train_clients=np.arange(12) / 7)
     refused(
         r"^data\.columns\.client: array train_clients of .* is of type double; clients are text or integers",
