@@ -20,7 +20,7 @@ from rayfed_ssl.base.seeding import generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, layout_of, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.feature_skew import corrupted
-from rayfed_ssl.federated.client import EncoderClient, target_modules
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.uploads import Correlation, Entries, PublicOutputs, Upload
 from rayfed_ssl.leak.auc import estimate_auc
 from rayfed_ssl.leak.findings import Finding
@@ -30,6 +30,7 @@ from rayfed_ssl.leak.replay import RecordedExchange, RecordingWorker
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import target_modules
 from rayfed_ssl.records.leaked import UNTRAINED
 
 VIEWS = 10  # of the agreement score (Liu et al. 2021)

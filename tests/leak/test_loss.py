@@ -15,7 +15,6 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.leak.auc import AucEstimate, area, null_deviation
 from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, FALL, LOSS, Audit
 from rayfed_ssl.leak.findings import Finding
@@ -25,7 +24,7 @@ from rayfed_ssl.leak.replay import RecordedExchange, replayed
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.models import HeadConfig, ModelConfig
 from rayfed_ssl.models.network import Network, build_network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, target_modules
 from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.objectives.supervised import Supervised, SupervisedConfig
 from rayfed_ssl.records.leaked import UNTRAINED
