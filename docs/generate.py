@@ -45,9 +45,9 @@ from boards import tuning as board_tuning  # noqa: E402
 from boards import verdicts as board_verdicts  # noqa: E402
 
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
-    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "defaults.py",
-    "extensions.py", "config.py", "records", "storage", "simulation", "leak", "exporting", "report", "terminal",
-    "api", "commands", "testing", "cli.py",
+    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods",
+    "consistency.py", "defaults.py", "extensions.py", "config.py", "records", "storage", "simulation", "leak",
+    "exporting", "report", "terminal", "api", "commands", "testing", "cli.py",
 )  # fmt: skip
 WIDTH = 120
 FromRows = Callable[[Sequence[board_rows.Record], Mapping[str, Any]], str]
