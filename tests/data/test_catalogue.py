@@ -14,8 +14,9 @@ from sklearn.datasets import load_digits
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.readers.columns import Columns
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import HUGGING_FACE, pictures, png, put, write_parquet
 
 

@@ -18,11 +18,12 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.partition_base import NaturalClients
 from rayfed_ssl.data.readers.arrays.files import AT_A_TIME
 from rayfed_ssl.data.readers.arrays.names import parsed
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.settings.data_argument import parse_data_argument
 from tests.data.files import write_parquet
 from tests.tiny import run_locally, tiny

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.notes import texts
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import (
     HUGGING_FACE,
     SHARED,
