@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from boards.tables import NOT_RUN, number
+from boards.markdown import NOT_RUN, number
 from claims import WORST, Line
 
 from rayfed_ssl.base.text import bounds, signed

@@ -42,8 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import json_lines
 from boards import rows, tuning
-from boards.rows import Cell, Record
-from boards.tables import load_board
+from boards.rows import Cell, Record, load_board
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
 TABLES = {"one": rows.ONE, "tuned": rows.TUNED, "mixed": rows.MIXED}

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import json_lines
 from boards import rows
-from boards.tables import load_board
+from boards.rows import load_board
 from machine import described
 
 from rayfed_ssl.federated.federation import Federation, load_federation

@@ -23,8 +23,7 @@ from typing import Any
 
 import json_lines
 import yaml
-from boards.markdown import head
-from boards.tables import NAMES
+from boards.markdown import NAMES, head
 from claims import CONFIGS, Attempt, Line
 from machine import described
 from processes import THREADS, append_each, carry_out

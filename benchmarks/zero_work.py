@@ -40,10 +40,11 @@ from actors.plan import reserve  # noqa: E402
 from actors.pool import Pool  # noqa: E402
 from actors.shares import Plan, environment  # noqa: E402
 from rayfed_ssl.config import RunConfig  # noqa: E402
-from rayfed_ssl.federated.client import EncoderClient, target_modules  # noqa: E402
+from rayfed_ssl.federated.client import EncoderClient  # noqa: E402
 from rayfed_ssl.federated.federation import Federation, load_federation  # noqa: E402
 from rayfed_ssl.federated.initial_weights import InitialWeights  # noqa: E402
 from rayfed_ssl.federated.ledger import Ledger  # noqa: E402
+from rayfed_ssl.objectives.base import target_modules  # noqa: E402
 from rayfed_ssl.simulation.worker import Worker  # noqa: E402
 
 CLIENTS = 64

@@ -34,6 +34,7 @@ import leaks  # noqa: E402
 import speed_table  # noqa: E402
 from boards import absolute as board_absolute  # noqa: E402
 from boards import agreement as board_agreement  # noqa: E402
+from boards import budget as board_budget  # noqa: E402
 from boards import fewer_bytes as board_bytes  # noqa: E402
 from boards import grids as board_grids  # noqa: E402
 from boards import labels as board_labels  # noqa: E402
@@ -42,12 +43,13 @@ from boards import overall as board_overall  # noqa: E402
 from boards import rows as board_rows  # noqa: E402
 from boards import tables as board_tables  # noqa: E402
 from boards import tuning as board_tuning  # noqa: E402
+from boards import tuning_tables as board_tuning_tables  # noqa: E402
 from boards import verdicts as board_verdicts  # noqa: E402
 
 LAYERS = (  # from the ground up: an import leads into the same layer or a lower one
-    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods", "defaults.py",
-    "extensions.py", "config.py", "records", "storage", "simulation", "leak", "exporting", "report", "terminal",
-    "api", "commands", "testing", "cli.py",
+    "base", "data", "models", "evaluation", "objectives", "settings", "federated", "methods",
+    "consistency.py", "defaults.py", "extensions.py", "config.py", "records", "storage", "simulation", "leak",
+    "exporting", "report", "terminal", "api", "commands", "testing", "cli.py",
 )  # fmt: skip
 WIDTH = 120
 FromRows = Callable[[Sequence[board_rows.Record], Mapping[str, Any]], str]
@@ -156,9 +158,9 @@ def schema(file: str) -> str:
 
 def tuned() -> str:
     """The grids of the leaderboard's methods, and what they chose."""
-    lines, board = json_lines.read(board_tuning.RESULTS), board_tables.load_board()
+    lines, board = json_lines.read(board_tuning.RESULTS), board_rows.load_board()
     found = board_tuning.winners(lines, board)
-    return board_tables.tuning(lines, lambda data, method: found.get((data, method), {}))
+    return board_tuning_tables.tuning(lines, lambda data, method: found.get((data, method), {}))
 
 
 def of_board(make: FromRows) -> Callable[[], str]:
@@ -171,7 +173,7 @@ def other_board(path: Path, make: FromRows) -> Callable[[], str]:
 
     def made() -> str:
         rows = board_pixels.onto(board_rows.read(board_rows.results_of(path)), json_lines.read(board_pixels.RESULTS))
-        return make(rows, board_tables.load_board(path))
+        return make(rows, board_rows.load_board(path))
 
     return made
 
@@ -206,13 +208,13 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "agreement": of_board(board_agreement.agreement),
         "verdicts": lambda: claims_overview.section(json_lines.read(claims.RESULTS), claims.load()),
         **{name: partial(claim, name) for name in claims.load()["claims"]},
-        "predictors": lambda: prediction.table(board_rows.read(), board_tables.load_board()["references"]),
+        "predictors": lambda: prediction.table(board_rows.read(), board_rows.load_board()["references"]),
         "grids": lambda: board_grids.table(json_lines.read(board_tuning.RESULTS)),
     },
     "docs/leaderboard.md": {
         "leaderboard": of_board(board_tables.page),
         "tuning": tuned,
-        "tuned": of_board(board_tables.gained),
+        "tuned": of_board(board_tuning_tables.gained),
         "longer": other_board(board_rows.LONGER, board_tables.page),
         "change": other_board(board_rows.LONGER, lambda rows, board: longer.change(board_rows.read(), rows, board)),
         "many in short": other_board(board_rows.MANY, board_overall.overall),
@@ -233,7 +235,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "field": other_board(board_rows.FIELD, board_tables.page),
         "short": other_board(board_rows.SHORT, board_tables.page),
         "budgets": lambda: budgets.table(json_lines.read(budgets.RESULTS)),
-        "confirmed": of_board(board_tables.confirmed),
+        "confirmed": of_board(board_budget.confirmed),
     },
     "docs/leak.md": {"leaks": lambda: leaks.tables(json_lines.read(leaks.RESULTS), leaks.load())},
     "docs/performance.md": {

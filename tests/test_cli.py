@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -148,6 +149,28 @@ def test_any_command_says_that_a_signal_ended_it(
     assert (status, out) == (128 + number, "")
     assert err == f"interrupted by {number.name}; give the command again to start it anew\n"
     assert signal.getsignal(number) is before
+
+
+STRUCK = """
+import importlib, sys
+class CtrlC:
+    def find_spec(self, name, *where):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+module, _, function = sys.argv.pop(1).partition(":")
+getattr(importlib.import_module(module), function)()
+"""  # Ctrl-C while the command line is being imported
+
+
+def test_ctrl_c_during_the_imports_is_the_same_line() -> None:
+    root = Path(__file__).parents[1]
+    entry = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]["rayfed-ssl"]
+    done = subprocess.run(
+        [sys.executable, "-c", STRUCK, entry, "list"], cwd=root, capture_output=True, text=True, timeout=60
+    )
+    said = "interrupted by SIGINT; give the command again to start it anew\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -606,6 +629,7 @@ def test_an_accuracy_of_several_clients_is_their_mean_and_extremes() -> None:
     assert accuracy_text(-0.0002) == "0.000"  # as an adjusted Rand index may be
     assert accuracy_text({"0": -0.0004, "1": -0.0002}) == "0.000 (0.000 to 0.000)"
     assert accuracy_text({"0": 0.25, "1": 0.75, "2": None}) == "0.500 (0.250 to 0.750)"
+    assert accuracy_text({"0": 1.0, "1": 0.99984}) == ">.999 (>.999 to 1.000)"
     table = accuracy_table(
         {"accuracy": {"knn": None}, "best": {}, "untrained": {"knn": 0.1}, "pixels": {}}
     )  # a run whose last value was not finite

@@ -189,10 +189,11 @@ def test_within_data_what_is_read_what_is_decoded_and_what_is_kept_are_apart() -
     assert parts["decoding"] <= low
     assert parts["pixels"] <= {*low, "decoding"}
     assert parts["readers"] <= {*low, "decoding"}
-    assert {"decoding", "pixels", "readers"} <= parts["sources"]
-    assert {name for name, found in parts.items() if "sources" in found} == {"catalogue"}
+    assert not parts["sources"] & {"pixels", "loading"}
+    assert {"decoding", "pixels", "readers", "sources"} <= parts["loading"]
+    assert {name for name, found in parts.items() if "sources" in found} == {"catalogue", "loading"}
     for name in ("partition", "partition_base", "partition_rules", "partition_file", "feature_skew"):
-        assert not parts[name] & {"readers", "sources"}
+        assert not parts[name] & {"readers", "sources", "loading"}
 
 
 def test_no_import_is_for_types_only() -> None:

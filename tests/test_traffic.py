@@ -10,9 +10,9 @@ import torch
 
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
+from rayfed_ssl.objectives.base import target_modules
 from tests.tiny import booked, run_locally, tiny
 
 WAYS = ("down", "up")

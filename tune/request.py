@@ -16,17 +16,8 @@ from rayfed_ssl.records.comparison_files import write
 from rayfed_ssl.records.comparison_rows import of_runs
 from rayfed_ssl.simulation.placing import refuse_among_images
 from rayfed_ssl.simulation.progress import Progress
-from tune.comparison import (
-    FILE,
-    ComparisonResult,
-    Variants,
-    from_file,
-    from_methods,
-    read_comparison,
-    refusal,
-    refuse_unmeasured,
-    run_comparison,
-)
+from tune.comparison import FILE, ComparisonResult, read_comparison, run_comparison
+from tune.variants import Variants, from_file, from_methods, refusal, refuse_unmeasured
 
 YAML = (".yaml", ".yml")
 

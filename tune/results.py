@@ -22,6 +22,7 @@ from rich import box
 from rich.table import Table
 
 from rayfed_ssl.base.files import finite, replace_file, write_json
+from rayfed_ssl.records.one_run import held_out_images
 from rayfed_ssl.records.settings_table import written
 from rayfed_ssl.records.sweep_choice import (
     CHOICE,
@@ -73,6 +74,13 @@ class Results:
         return self._by_configuration[configuration]
 
     @cached_property
+    def remarks(self) -> list[str]:
+        """What a reader has to know of the choice, a sentence each."""
+        own = [] if self.choice.winner is None else self.of(self.choice.winner)
+        counts = [held_out_images(self.folder / row["folder"]) for row in own]
+        return remarks(self.choice, self.sweep.settings.metric, [count for count in counts if count is not None])
+
+    @cached_property
     def _by_configuration(self) -> dict[int, list[Row]]:
         found: dict[int, list[Row]] = {}
         for row in self.rows:
@@ -119,7 +127,7 @@ def choice_document(results: Results) -> dict[str, Any]:
         "level": list(choice.level),
         "not_told_apart": list(choice.apart),
         "better_by_the_mean": list(choice.ahead),
-        "remarks": remarks(choice, settings.metric),
+        "remarks": results.remarks,
     }
 
 

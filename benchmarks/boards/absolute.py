@@ -10,10 +10,10 @@ from statistics import fmean
 from typing import Any
 
 from boards.clusters import clusters, over_sets
-from boards.markdown import head
+from boards.markdown import NAMES, NOT_RUN, head, number
 from boards.overall import LOCAL, PIXELS, UNTRAINED, excludes_zero, with_baselines
+from boards.pairing import complete, of_table, paired
 from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
-from boards.tables import NAMES, NOT_RUN, complete, number, of_table, paired
 
 NOTHING = 0.003  # mean size of the differences below which a method did next to nothing
 

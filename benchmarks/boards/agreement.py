@@ -9,9 +9,9 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from boards.markdown import head
+from boards.markdown import NAMES, SPLITS, head
+from boards.pairing import Seeds, of_table, over
 from boards.rows import MEASURES, ONE, REFERENCE, Record
-from boards.tables import NAMES, SPLITS, Seeds, of_table, over
 from rayfed_ssl.base.text import signed
 
 LEAST_COMMON = 5  # methods that two tables have to share, to be compared

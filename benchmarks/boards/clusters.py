@@ -10,8 +10,8 @@ from typing import Any
 
 from scipy import stats
 
+from boards.pairing import beyond, complete, of_table
 from boards.rows import ONE, REFERENCE, Record
-from boards.tables import beyond, complete, of_table
 from rayfed_ssl.records.comparison import Difference
 from rayfed_ssl.records.intervals import LEVEL
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from boards.markdown import head
+from boards.markdown import NAMES, NOT_RUN, SPLITS, head, number
+from boards.pairing import Seeds, complete, of_table, over_reference
 from boards.rows import MEASURES, ONE, REFERENCE, Record
-from boards.tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, made_at, number, of_table, over_reference
+from boards.tables import made_at
 
 
 def less(rows: Sequence[Record], board: Mapping[str, Any]) -> str:

@@ -17,8 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from boards.clusters import clusters
+from boards.markdown import NAMES, SPLITS
+from boards.pairing import complete, of_table
 from boards.rows import MEASURE, MEASURES, ONE, REFERENCE, Record
-from boards.tables import NAMES, SPLITS, complete, of_table
 from rayfed_ssl.base.text import signed
 from rayfed_ssl.records.comparison import difference
 

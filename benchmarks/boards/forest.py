@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from boards.clusters import over_board
+from boards.markdown import NAMES, SPLITS
+from boards.pairing import of_table, over
 from boards.rows import MEASURE, MEASURES, ONE, REFERENCE, Record
-from boards.tables import NAMES, SPLITS, of_table, over
 
 INK, SOFT, REFERENCES = "#1f1f1f", "#8a8a8a", "#666666"
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")  # of data sets (Okabe and Ito 2008)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from boards.markdown import head
+from boards.markdown import NAMES, NOT_RUN, SPLITS, head
+from boards.pairing import Seeds, complete, of_table, paired
 from boards.rows import MEASURES, ONE, REFERENCE, Record
-from boards.tables import LABELS, NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired
+from boards.tables import LABELS
 from rayfed_ssl.records.comparison import difference
 
 COMPARED = {LABELS: "1% labels", **MEASURES}

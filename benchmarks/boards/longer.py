@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from boards.agreement import kept_order
-from boards.markdown import head
+from boards.markdown import NAMES, NOT_RUN, SPLITS, head
+from boards.pairing import Seeds, complete, of_table, paired, placed
 from boards.rows import MEASURES, ONE, REFERENCE, Record
-from boards.tables import NAMES, NOT_RUN, SPLITS, Seeds, complete, of_table, paired, placed
 from rayfed_ssl.base.text import signed
 
 BESIDE = (REFERENCE, "local")  # what a method is compared with, after few rounds and after many

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from boards.agreement import kept_order
-from boards.markdown import head
+from boards.markdown import NAMES, NOT_RUN, head
+from boards.pairing import Seeds, of_table, over_reference, placed
 from boards.rows import MEASURES, ONE, REFERENCE, Record
-from boards.tables import NAMES, NOT_RUN, Seeds, of_table, over_reference, placed
 
 FEW, MANY = "two_classes", "many_clients"  # partitions: of the leaderboard, and of the board of many clients
 

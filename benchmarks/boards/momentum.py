@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from boards.clusters import OverSets, over_board
-from boards.markdown import head
+from boards.markdown import NAMES, NOT_RUN, SPLITS, head, number
 from boards.overall import Differences, corrected, in_cell, survive
+from boards.pairing import complete, of_table
 from boards.rows import (
     MEASURES,
     MOMENTUM,
@@ -17,10 +18,10 @@ from boards.rows import (
     MOMENTUM_METHODS,
     ONE,
     Record,
+    load_board,
     results_of,
 )
 from boards.rows import read as read_rows
-from boards.tables import NAMES, NOT_RUN, SPLITS, complete, load_board, number, of_table
 
 BOARDS = (MOMENTUM, MOMENTUM_LONGER, MOMENTUM_MANY, MOMENTUM_MANY_LONGER, MOMENTUM_METHODS)
 KEY = "server.optimizer.momentum"

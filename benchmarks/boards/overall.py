@@ -16,9 +16,9 @@ from typing import Any
 from scipy import stats
 
 from boards.clusters import OverSets, between, clusters, over_board
-from boards.markdown import head
+from boards.markdown import NAMES, SPLITS, head
+from boards.pairing import of_table, over
 from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
-from boards.tables import NAMES, SPLITS, of_table, over
 from rayfed_ssl.base.text import bounds, signed
 from rayfed_ssl.records.significance import Judgement
 

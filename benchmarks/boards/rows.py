@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.records.comparison import Row
@@ -261,6 +262,12 @@ def read(path: Path = RESULTS) -> list[Record]:
     """All rows; none where there is no file yet."""
     rows: list[Record] = pq.read_table(path, schema=SCHEMA).to_pylist() if path.exists() else []
     return rows
+
+
+def load_board(path: Path = BOARD) -> dict[str, Any]:
+    """``leaderboard.yaml``, or another board."""
+    board: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return board
 
 
 def results_of(board: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from boards.markdown import head
+from boards.markdown import NAMES, head
 from boards.overall import (
     ALPHA,
     DEPENDS,
@@ -19,7 +19,6 @@ from boards.overall import (
     verdict,
 )
 from boards.rows import MEASURES, ONE, REFERENCE, Record
-from boards.tables import NAMES
 from rayfed_ssl.records.significance import APART, MARGIN, Judgement
 
 SIGNS: dict[Judgement, str] = {"above": "+", "below": "−", "level": "=", APART: "?"}

@@ -16,7 +16,7 @@ from rayfed_ssl.api.python_messages import python_words
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.exporting import embed, folder
 from rayfed_ssl.exporting.encoders import run_encoder
-from rayfed_ssl.leak.audit import LEAST
+from rayfed_ssl.leak.members import LEAST
 from rayfed_ssl.leak.run import leak
 
 

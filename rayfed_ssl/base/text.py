@@ -12,6 +12,7 @@ from decimal import ROUND_CEILING, Context
 LIMIT = 240
 FILE_LIMIT = 40
 FURTHER = 3  # decimals at most, of a bound that is nearly zero
+LEFT_BY_ROUNDING = 1e-7  # no accuracy is as near to 0 or 1 without being it
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -97,6 +98,16 @@ def signed(difference: float, form: str = ".3f") -> str:
     """A difference with its sign; what is shown as zero has none: ``+0.012``, ``-0.001``, ``0.000``."""
     text = format(difference, f"+{form}")
     return text if float(text.replace(",", "")) else text[1:]
+
+
+def fraction(value: float) -> str:
+    """An accuracy in three decimals, zero without a sign. What is neither 0 nor 1 and would be shown as one of them is
+    ``<.001`` or ``>.999``, as wide as the others.
+    """
+    text = f"{value:z.3f}"
+    if text == "0.000" and value > LEFT_BY_ROUNDING:
+        return "<.001"
+    return ">.999" if text == "1.000" and 1 - value > LEFT_BY_ROUNDING else text
 
 
 def bounds(low: float, high: float, decimals: int = 3) -> str:

@@ -1,8 +1,12 @@
-"""The error of what a user can mend, apart from schemas: the command line needs it before it needs pydantic."""
+"""The error of what a user can mend, apart from schemas: the command line needs it before it needs pydantic. And what
+a command says that a signal ended, for who has imported nothing else.
+"""
 
 from __future__ import annotations
 
 from typing import Self
+
+INTERRUPTED = "interrupted by {}; give the command again to start it anew"  # the signal's name
 
 
 class UserError(Exception):

@@ -28,7 +28,7 @@ def schema_of(file: File) -> type[Any]:
         from tune.config import SweepConfig
 
         return SweepConfig
-    from tune.comparison import CompareConfig
+    from tune.variants import CompareConfig
 
     return CompareConfig
 

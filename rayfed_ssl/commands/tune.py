@@ -22,7 +22,6 @@ def tune(
     resume: Annotated[bool, typer.Option("--resume", help="Run the trials that are not over.")] = False,
 ) -> None:
     """Sweep over keys of a run with Ray Tune; every trial is a run folder."""
-    from rayfed_ssl.report.sweep_verdict import remarks
     from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.output import console, prose, verbatim
     from rayfed_ssl.terminal.progress import curves_command, report_command
@@ -40,7 +39,7 @@ def tune(
     prose(screen, answer(results))
     if results.choice.ranking:
         show(screen, ranked(results), keys=2)
-        for line in filter(None, (legend(results), *remarks(results.choice, results.sweep.settings.metric))):
+        for line in filter(None, (legend(results), *results.remarks)):
             prose(screen, line)
     if results.choice.winner is not None:
         equals = len(results.choice.level) + len(results.choice.apart)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import as_utf8, composed, printable
+from rayfed_ssl.base.text import as_utf8, composed, nearest, printable
 from rayfed_ssl.data.images import Payload
 from rayfed_ssl.data.pixels.store import default_cache
 from rayfed_ssl.data.readers.arrays.names import WHOLE
@@ -167,7 +167,8 @@ def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None)
     for table in (named.table for named in found.values()):
         if id_column is not None and table.names.count(id_column) != 1:
             has = printable(", ".join(table.names))
-            raise UserError(f"--id: found {printable(id_column)!r}; {table.shown} has the columns {has}")
+            near = "" if id_column in table.names else nearest(id_column, table.names, 1)
+            raise UserError(f"--id: found {printable(id_column)!r}; {table.shown} has the columns {has}{near}")
     folder = path if path.is_dir() else path.parent
 
     def images() -> Iterator[tuple[str, Payload]]:
@@ -242,7 +243,8 @@ def _id_column(schema: pa.Schema, file: Path, wanted: str | None) -> str:
     name = wanted or (ID if ID in schema.names else "")
     if wanted is not None and wanted not in schema.names:
         has = printable(", ".join(schema.names))
-        raise UserError(f"--id: found {printable(wanted)!r}; {printable(file)} has the columns {has}")
+        near = nearest(wanted, schema.names, 1)
+        raise UserError(f"--id: found {printable(wanted)!r}; {printable(file)} has the columns {has}{near}")
     if name:
         kind = schema.field(name).type
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)

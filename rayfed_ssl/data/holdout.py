@@ -56,8 +56,8 @@ def stratified_share(
 
     At least one image of a class is taken and at least one left; a class with a single image keeps it. ``labels`` (n,),
     negative where unknown: such images are not taken, unless no image has a label; then all count as one class.
-    ``clients`` as in ``first_drawn``; with ``groups``, ``whole_groups`` chooses. Raises UserError if no image can be
-    taken.
+    ``clients`` as in ``first_drawn``; with ``groups``, ``whole_groups`` chooses. A share of 0 takes the fewest images
+    that any share takes. Raises UserError if no image can be taken.
     """
     if unlabelled := not (labels >= 0).any():
         labels = np.zeros_like(labels)
@@ -84,11 +84,14 @@ def stratified_share(
     return held_out
 
 
-def leaves_too_few(reason: str, share: float, held_out: Indices, images: int) -> str:
-    """The message for a share of ``evaluation.select`` that leaves too few training ``images``, for this ``reason``."""
+def leaves_too_few(reason: str, share: float, held_out: Indices, images: int, smaller: bool) -> str:
+    """The message for a share of ``evaluation.select`` that leaves too few training ``images``, for this ``reason``.
+    ``smaller``: whether the smallest share would leave enough.
+    """
+    first, also = ("a smaller share, or ", "") if smaller else ("", " (the smallest share leaves too few, too)")
     return (
         f"evaluation.select.share: found {share:g}, which holds out {len(held_out)} of {images} training images and "
-        f"leaves too few ({reason}); allowed: a smaller share, or evaluation.select=null"
+        f"leaves too few ({reason}); allowed: {first}evaluation.select=null{also}"
     )
 
 

@@ -1,65 +1,45 @@
-"""From a ``data:`` block to images: choose the source, find its cache file, decode once.
+"""The ``data:`` block, and the sources of images that it may name.
 
 ``SOURCES`` is the table of sources. A row is a ``SourceKind``: which keys it reads, and a function that opens it. That
 function gets the ``SourceConfig``, the cache folder and the key that messages name. It returns a ``Source``: the files
 that decide the content, and a way to list a split as labels and encoded images (``images.Listing``). Decoding,
-resizing, caching, digests and partitions then work as for every other source. Another package adds a row as an entry
-point of the group ``rayfed_ssl.sources``:
+resizing, caching, digests (``loading``) and partitions then work as for every other source. Another package adds a row
+as an entry point of the group ``rayfed_ssl.sources``:
 
     def open_scans(config: SourceConfig, cache: Path, key: str) -> Source: ...
 
     SCANS = SourceKind(open_scans, reads=frozenset({"path"}))
-
-A cache file's name holds a digest of the source's files (their content up to 256 MiB in all, beyond that their relative
-paths, sizes and modification times) and of every setting that changes the pixels. Images become squares of
-``image_size``, RGB, grey or of as many bands as ``channels`` says: the central square, or what ``fit`` says, resized
-with an antialiased bilinear filter (see ``decode``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rayfed_ssl.base.choice import NameOf
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, allowed_instead, as_lists, in_pairs
-from rayfed_ssl.data.decoding.decode import MOST_PIXELS, ImageForm
+from rayfed_ssl.data.decoding.bit_depth import Range, Ranges, allowed_instead, as_lists, in_pairs
+from rayfed_ssl.data.decoding.decode import MOST_PIXELS
 from rayfed_ssl.data.decoding.squares import Background, Fit
-from rayfed_ssl.data.images import MOST_BANDS, Dataset, Listing, Scaling, Source, are_bands
-from rayfed_ssl.data.pixels.cache_names import add_files, left_out, root_of
-from rayfed_ssl.data.pixels.copies import kept_copies
-from rayfed_ssl.data.pixels.digests import kept_digests
-from rayfed_ssl.data.pixels.notes import scaled
-from rayfed_ssl.data.pixels.percentiles import kept_range
-from rayfed_ssl.data.pixels.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
-from rayfed_ssl.data.pixels.stored_notes import near_copy_notes, pixel_notes
+from rayfed_ssl.data.images import MOST_BANDS, Source, are_bands
 from rayfed_ssl.data.readers.arrays.source import arrays_source
 from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.digits import digits_source
 from rayfed_ssl.data.readers.folders.layouts import Layout
 from rayfed_ssl.data.readers.folders.names import expression
 from rayfed_ssl.data.readers.folders.source import folder_source
-from rayfed_ssl.data.readers.listing_checks import in_order, refuse_empty, sound
 from rayfed_ssl.data.readers.parquet.hub import hub_source
 from rayfed_ssl.data.readers.parquet.source import parquet_source
 from rayfed_ssl.data.readers.places import existing_place
 from rayfed_ssl.data.readers.tables.source import table_source
 from rayfed_ssl.data.readers.torchvision import torchvision_source
 from rayfed_ssl.data.readers.walking import ARCHIVES, FROM_TABLE, READ_TABLES, TABLES, of_container, read_by
-from rayfed_ssl.data.source_notes import recounted
 
 SourceName = Annotated[str, NameOf(lambda: SOURCES)]
 
@@ -194,7 +174,6 @@ def in_channels(config: SourceConfig, channels: int, key: str) -> SourceConfig:
 
 OPTIONAL_KEYS = frozenset({"path", "layout", "group", "columns", "revision", "test_split", "download"})
 OWN_IMAGES = frozenset({"layout", "columns"})  # a source that reads one of them reads the user's own images
-NOT_PIXELS = {"path", "download"}  # the files that are read, by their names, are in a cache's key
 
 
 @dataclass(frozen=True)
@@ -281,118 +260,3 @@ SOURCES = Table(
 def existing(config: SourceConfig, key: str) -> Path:
     """``config.path``, a folder or a regular file. Raises UserError."""
     return existing_place(config.path, config.name, key)
-
-
-def load(
-    config: SourceConfig,
-    cache: Path | None = None,
-    key: str = "data",
-    splits: tuple[str, ...] = ("train", "test"),
-    skipping: str | None = None,
-    range_may_be_unused: bool = False,
-) -> Dataset:
-    """The data set, decoded at the first call and memory-mapped from ``cache`` from then on.
-
-    Args:
-        key: the configuration block that error messages name.
-        splits: ``("train",)`` for the training images alone, which need no test images then.
-        skipping: what to do to leave out images that cannot be decoded, where ``key`` cannot be set.
-        range_may_be_unused: whether ``range`` was set for other images, so that these need not use it.
-    Raises:
-        UserError: whatever is wrong with the configuration or the files.
-    """
-    cache = cache or default_cache()
-    source = SOURCES[config.name].open(config, cache, key)
-    file_name = re.sub(r"[^\w.-]", "_", config.name)
-    stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
-    form = ImageForm(config.image_size, config.max_pixels, config.channels, None, config.fit, config.background)
-    form = replace(form, bands=config.bands, nodata=config.nodata)
-    source, part = (source, "") if source.alone is None or "test" in splits else (_undivided(source), "-alone")
-    files = {split: cache / f"{stem}{part}-{split}.arrow" for split in splits}
-    if "test" in files and source.doubt and "layout" not in config.model_fields_set:
-        raise UserError(source.doubt).setting("layout")
-    if "test" in files and not all(os.path.exists(file) for file in files.values()):
-        source.check()
-    skipping = skipping or f"set {key}.on_bad_image=skip"
-    if isinstance(by := config.range, str):
-        missed = "" if config.on_bad_image == "skip" else skipping
-        trained = partial(_listed, source, "train", key)
-        by = kept_range(trained, form, cache / f"{stem}{part}-percentiles.json", key, missed)  # -range: without colours
-    form = replace(form, range=by)
-    found = _decoded(files, source, form, config, key, skipping)
-    train = found["train"]
-    counts = {split: (len(stored.images), len(stored.skipped)) for split, stored in found.items()}
-    refuse_empty(counts, bool((train.images.labels >= 0).any()), config.path, key)
-    test = found["test"].images if "test" in found else train.images.rows(np.arange(0))
-    digest = hashlib.blake2b(" ".join(stored.digest for stored in found.values()).encode(), digest_size=16).hexdigest()
-    skipped = tuple(in_order([name for stored in found.values() for name in stored.skipped], source))
-    traits = {trait: sum(stored.counts[trait] for stored in found.values()) for trait in NOTICED}
-    scaling = _scaling(config, by, traits, key, range_may_be_unused)
-    pixels = pixel_notes(found, traits, scaling, form, key, percentiles=isinstance(config.range, str))
-    both = {"train", "test"} <= set(found)
-    left = len(test), len(test) + len(train.images)
-    wanted = (left[0] + len(found["test"].skipped), left[1] + len(skipped)) if both else left
-    notes = recounted((*source.notes, *pixels), wanted, left)
-    copies = kept_copies(train.images.pixels, test.pixels, digest, cache / f"{stem}-copies.json") if both else None
-    if copies is not None and OWN_IMAGES & SOURCES[config.name].reads:
-        group = f"{key}.group" if "group" in SOURCES[config.name].reads else f"{key}.columns.group"
-        notes += near_copy_notes(found, copies, digest, cache / f"{stem}-near.json", group)
-    called = {split: stored.names for split, stored in found.items()}
-    grey = traits["grey"] == left[1]
-    digests = partial(kept_digests, train.images.pixels, train.digest, cache / f"{stem}{part}-digests.npz")
-    return Dataset(config.name, train.images, test, digest, skipped, notes, scaling, copies, called, digests, grey, by)
-
-
-def _decoded(
-    files: Mapping[str, Path], source: Source, form: ImageForm, config: SourceConfig, key: str, skipping: str
-) -> dict[str, Stored]:
-    """Each split, from its cache file or written there now. Raises Undecodable for the broken images of all splits."""
-    root, skips = root_of(source), config.on_bad_image == "skip"
-    found, broken = dict[str, Stored](), list[Undecodable]()
-    for split, file in files.items():
-        try:
-            found[split] = cached(file, partial(_listed, source, split, key), form, skips, key, skipping, root)
-        except Undecodable as error:
-            broken.append(error)
-    if broken:
-        names = in_order([name for error in broken for name in error.names], source)
-        first = next(error for error in broken if error.names[0] == names[0])
-        raise Undecodable.named(names, first.reason, key, skipping)
-    return found
-
-
-def _listed(source: Source, split: str, key: str) -> Listing:
-    return sound(source.listing(split), key)
-
-
-def _undivided(source: Source) -> Source:
-    alone = source.alone
-    return source if alone is None else replace(source, listing=lambda split: alone())
-
-
-def _scaling(
-    config: SourceConfig, by: Range | Ranges | None, counts: Mapping[str, int], key: str, range_may_be_unused: bool
-) -> Scaling | None:
-    """How images of more than 8 bits were scaled. Raises UserError if a range is set and no image uses it."""
-    scaling = scaled(counts, by, key, config.range == PERCENTILES)
-    if scaling is None and by is not None and not range_may_be_unused:
-        raise UserError(f"{key}.range: found {as_lists(by)}, but no image has more than 8 bits; allowed: null")
-    return scaling
-
-
-def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
-    """A digest of the settings that change the pixels and of the files. Raises UserError as ``add_files`` does."""
-    settings = config.model_dump(include=set(SourceConfig.model_fields) - NOT_PIXELS)
-    for name in ("fit", "group", "background", "test_split", "bands", "nodata"):
-        if settings[name] == SourceConfig.model_fields[name].default:
-            del settings[name]  # its default changes no key
-    if config.columns.split is None:
-        del settings["columns"]["split"]
-    ranged, rasters = config.range is not None, are_bands(config.channels) or config.bands is not None
-    if ranged:
-        settings["clipped"] = "counted"  # files made before do not say how many were
-    if config.on_bad_image == "skip":
-        settings |= left_out(ranged, rasters)
-    digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
-    add_files(digest, source, key)
-    return digest.hexdigest()

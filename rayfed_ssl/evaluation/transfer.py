@@ -10,7 +10,8 @@ from pydantic import Field
 
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.data.images import Dataset
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation import linear as probe
 from rayfed_ssl.evaluation.finetune import FineTuneConfig, answering, fine_tune
 from rayfed_ssl.evaluation.linear import LinearConfig

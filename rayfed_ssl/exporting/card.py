@@ -20,7 +20,7 @@ import yaml
 
 from rayfed_ssl.base.files import read_json
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import bounded, in_one_line, plural, printable
+from rayfed_ssl.base.text import bounded, fraction, in_one_line, plural, printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.exporting.encoders import RunEncoder
@@ -246,14 +246,14 @@ def _of_chance(encoder: RunEncoder, summary: Mapping[str, Any], tags: Sequence[s
         return
     path, images = encoder.run / OUTCOMES, (summary.get("evaluation") or {}).get("test_images")
     which = "the test images" if images is None else f"the {images:,} labelled test images"
-    said = f"Without a look at an image, always naming the largest class is right for {{:.3f}} of {which}"
+    said = f"Without a look at an image, always naming the largest class is right for {{}} of {which}"
     if path.exists():
         labels = pq.read_table(path, columns=["label"])["label"]
         counts = labels.value_counts().field("counts").to_numpy()
         alike = f"naming one of their {len(counts)} classes at random for {1 / len(counts):.3f}"
-        yield f"{said.format(counts.max() / counts.sum())}, and {alike}."
+        yield f"{said.format(fraction(counts.max() / counts.sum()))}, and {alike}."
     elif (known := summary.get("largest_class")) is not None:
-        yield f"{said.format(known['share'])}."
+        yield f"{said.format(fraction(known['share']))}."
 
 
 def _noted(run: Path) -> list[str]:
@@ -279,7 +279,7 @@ def _untrained(encoder: RunEncoder, value: Value) -> float | None:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:z.3f}"
+    return "-" if value is None else fraction(value)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

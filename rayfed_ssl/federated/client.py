@@ -6,7 +6,7 @@ An instance lives for one operation. Put into ``state`` what must last longer; r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -18,12 +18,12 @@ from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.local_optimizer import moments, new_optimizer, round_learning_rate, with_moments
-from rayfed_ssl.federated.messages import State, qualified, take_qualified
+from rayfed_ssl.federated.messages import State, qualified, take_qualified, visit_address
 from rayfed_ssl.federated.process_context import ProcessContext
-from rayfed_ssl.federated.steps import TrainStep, backward
+from rayfed_ssl.federated.steps import TrainStep
 from rayfed_ssl.federated.workload import local_batches
-from rayfed_ssl.models.network import Network, in_order
-from rayfed_ssl.objectives.base import Batch, Memory, Objective, Step
+from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import Batch, Memory, Step, target_modules
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -371,22 +371,3 @@ class EncoderClient(Generic[Config]):
                 yield self.network.project(self.context.clean(part)).float()
             else:
                 yield torch.stack([self.network.project(v).float() for v in self.views(part, draws, views)])
-
-
-def visit_address(visit: int) -> tuple[int, ...]:
-    """What a visit (``messages.Start``) adds to the seed of random numbers: nothing for the first visit, 0."""
-    return (visit,) if visit else ()
-
-
-def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | None = None) -> None:
-    """One step down the gradient of the scalar ``loss``; ``clip_norm`` bounds its norm over all parameters."""
-    backward(optimizer, loss, clip_norm)
-    optimizer.step()
-
-
-def target_modules(network: Network, heads: Set[str] = Objective.target_heads) -> list[nn.Module]:
-    """The modules that a momentum target follows: the encoder and the existing ``heads``; calibration comes with
-    projector.
-    """
-    named = in_order({*heads, "calibration"} if "projector" in heads else heads)
-    return [network.encoder, *(part for part in (getattr(network, name) for name in named) if part is not None)]

@@ -6,7 +6,7 @@ shards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +19,14 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.text import composed
+from rayfed_ssl.data import loading
 from rayfed_ssl.data import partition as partitions
-from rayfed_ssl.data import sources
 from rayfed_ssl.data.feature_skew import skew_features
 from rayfed_ssl.data.holdout import leaves_too_few, stratified_share
 from rayfed_ssl.data.images import Dataset, Images, Scaling, are_bands
 from rayfed_ssl.data.partition_base import NaturalClients, Partition
 from rayfed_ssl.data.partition_file import CLIENT_0, NONE, SHARE, Origin
-from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.sources import SourceConfig, in_channels
 from rayfed_ssl.data.tasks import split_tasks
 from rayfed_ssl.federated.remarks import copied, not_chosen_by, of_classes, over_share
 from rayfed_ssl.settings.run import RunSettings
@@ -156,7 +156,7 @@ def load_federation(config: RunSettings, cache: Path | None = None) -> Federatio
     """Load the images, decoded into the folder ``cache`` (None: the default one), and share them out to the clients.
     Raises UserError if the images do not allow what the configuration asks for.
     """
-    dataset = sources.load(config.data, cache)
+    dataset = loading.load(config.data, cache)
     if config.data.tasks is not None:
         return _task_federation(config, dataset)
     _check_measurable(config, dataset)
@@ -220,12 +220,21 @@ def _shards(config: RunSettings, dataset: Dataset, rest: np.ndarray, held_out: n
             raise _as_read(error, dataset) from None
         if held_out is None or config.evaluation.select is None:
             raise
-        try:
-            partitioned(np.union1d(rest, held_out))
-        except UserError:
+        everything, share = np.union1d(rest, held_out), config.evaluation.select.share
+        if not _possible(partitioned, everything):
             raise error from None
-        share = config.evaluation.select.share
-        raise UserError(leaves_too_few(str(error), share, held_out, len(train))) from error
+        fewest = stratified_share(train.labels, 0, config.seed, train.clients if split.natural else None, train.groups)
+        smaller = _possible(partitioned, np.setdiff1d(everything, fewest))
+        raise UserError(leaves_too_few(str(error), share, held_out, len(train), smaller)) from error
+
+
+def _possible(partitioned: Callable[[np.ndarray], list[np.ndarray]], rows: np.ndarray) -> bool:
+    """Whether ``rows`` can be shared out."""
+    try:
+        partitioned(rows)
+    except UserError:
+        return False
+    return True
 
 
 class _Public(NamedTuple):
@@ -250,12 +259,12 @@ def _public(config: RunSettings, train: Images, indices: np.ndarray | None, cach
 def _of_another_source(source: SourceConfig, config: RunSettings, train: Images, cache: Path | None) -> Dataset:
     """Public images of another source, in the size and channels of the run's own."""
     if are_bands(config.data.channels) or source.bands is not None:
-        source = sources.in_channels(source, config.data.channels, PUBLIC)
-    found = sources.load(source, cache, PUBLIC, ("train",))
+        source = in_channels(source, config.data.channels, PUBLIC)
+    found = loading.load(source, cache, PUBLIC, ("train",))
     if found.train.pixels.shape[1:] == train.pixels.shape[1:]:
         return found
     form = {"image_size": config.data.image_size, "channels": config.data.channels}
-    return sources.load(source.model_copy(update=form), cache, PUBLIC, ("train",))
+    return loading.load(source.model_copy(update=form), cache, PUBLIC, ("train",))
 
 
 def _check_measurable(config: RunSettings, dataset: Dataset) -> None:

@@ -114,6 +114,11 @@ class Start(NamedTuple):
     visit: int = 0
 
 
+def visit_address(visit: int) -> tuple[int, ...]:
+    """What a visit (:class:`Start`) adds to the seed of random numbers: nothing for the first visit, 0."""
+    return (visit,) if visit else ()
+
+
 @dataclass(frozen=True)
 class Task:
     """An operation that is asked of clients in a round, with the fields that are the same for every client."""

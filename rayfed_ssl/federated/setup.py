@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rayfed_ssl.base.weights import Weights, pack
-from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import WireSize
 from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.objectives.base import target_modules
 from rayfed_ssl.settings.run import RunSettings
 from rayfed_ssl.settings.transport import DIRECTIONS, Direction
 
@@ -37,9 +37,7 @@ class Setup:
         return self._size("network", encoder, self.initial, way)
 
     def target_size(self, encoder: str, way: Direction = "up") -> WireSize:
-        """The size of the momentum target of an architecture's network (``client.target_modules``), as it is sent up or
-        down.
-        """
+        """The size of the momentum target of an architecture's network, as it is sent up or down."""
         network = InitialWeights(self.config, self.federation).network
         heads = build_objective(self.config.objective).target_heads
         return self._size("target", encoder, lambda name: pack(*target_modules(network(name), heads)), way)

@@ -70,6 +70,12 @@ def backward(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | 
         torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
 
 
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, clip_norm: float | None = None) -> None:
+    """One step down the gradient of the scalar ``loss``; ``clip_norm`` bounds its norm over all parameters."""
+    backward(optimizer, loss, clip_norm)
+    optimizer.step()
+
+
 @dataclass
 class StaticStep(TrainStep):
     """A step on fixed memory: batches are copied to where it reads them. On a GPU it is recorded and replayed; on the

@@ -1,11 +1,8 @@
 """Membership inference on the messages of one client: which of two sets of images did it train on?
 
 The adversary is a server that follows the protocol and is curious: it has every message and the model it sent. Members
-are images of the client's shard. Non-members are images that nobody trains on and that were drawn from the same pool:
-those that ``evaluation.select`` held out, or, with tasks, the client's own test images; without copies of images that
-somebody trains on. Both have the same number of images of each class and of each natural client (folder, or value of a
-client column), where these are known, and both have the client's corruption, where clients have one: so that neither is
-evidence of membership.
+and non-members (see ``members``) both have the client's corruption, where clients have one, so that it is no evidence
+of membership.
 
 Shapes: n images, V views, D projection.
 """
@@ -13,154 +10,41 @@ Shapes: n images, V views, D projection.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, layout_of, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.data.feature_skew import corrupted
-from rayfed_ssl.data.images import Images
-from rayfed_ssl.federated.client import EncoderClient, target_modules
-from rayfed_ssl.federated.federation import Federation
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.uploads import Correlation, Entries, PublicOutputs, Upload
-from rayfed_ssl.leak.auc import AucEstimate, estimate_auc
+from rayfed_ssl.leak.auc import estimate_auc
+from rayfed_ssl.leak.findings import Finding
 from rayfed_ssl.leak.loss import heads_in_float64, losses
+from rayfed_ssl.leak.members import Sets
 from rayfed_ssl.leak.replay import RecordedExchange, RecordingWorker
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
+from rayfed_ssl.objectives.base import target_modules
 from rayfed_ssl.records.leaked import UNTRAINED
 
 VIEWS = 10  # of the agreement score (Liu et al. 2021)
 RIDGE = 1e-3  # of the surrogate, relative
-LEAST = 20  # members, below which an area says nothing
 BATCH = 256
 BESIDE = 15  # images in a batch with the one whose loss is asked for
 AGREEMENT, LOSS, FALL = "agreement of views", "loss of the objective", "fall of the loss"
 AUDITED = "audited"  # the role of the network that scores are computed with
-
-
-class TooFew(UserError):
-    """A client has too few members with a non-member beside them: ``pairs``."""
-
-    pairs: int = 0
-
-    def having(self, pairs: int) -> Self:
-        """This error, with ``pairs``."""
-        self.pairs = pairs
-        return self
-
-
-@dataclass(frozen=True)
-class Sets:
-    """Rows of the training images: ``members`` (n,) and ``others`` (n,) to be told apart, and a ``reference`` that the
-    adversary has of the same distribution."""
-
-    members: np.ndarray
-    others: np.ndarray
-    reference: np.ndarray
-
-
-@dataclass(frozen=True)
-class Finding:
-    """How well one field of one client's messages tells members from others."""
-
-    client: int
-    round: int
-    field: str
-    score: str
-    members: int
-    found: AucEstimate
-
-
-def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Sets:
-    """Members and non-members of a client. Both sets have the same number of images of each class and natural client.
-
-    A third of the images that nobody trained on, of natural clients whose images this one holds, is the reference.
-
-    Raises:
-        UserError: no image was held out.
-        TooFew: fewer than ``LEAST`` members are left.
-    """
-    shard = federation.shards[client]
-    pool = shard["test"] if federation.tasks is not None else federation.held_out
-    if pool is None or not len(pool):
-        raise UserError(
-            "evaluation.select: found null; membership inference needs images that no client trains on, of the same "
-            "pool: run with evaluation.select.share=0.1 or more, and a partition that holds images out (not file)"
-        )
-    pool = pool[~_seen_in_training(federation)[pool]]
-    kinds = _kinds(federation.dataset.train)
-    if (clients := federation.dataset.train.clients) is not None:
-        pool = pool[np.isin(clients[pool], clients[shard["train"]])]
-    draws = numpy_generator(seed, "leak", client)
-    pool = draws.permutation(pool)
-    reference, pool = np.sort(pool[: len(pool) // 3]), pool[len(pool) // 3 :]
-    shuffled = draws.permutation(shard["train"])
-    members, others = [], []
-    for kind in np.unique(kinds[shuffled]):
-        mine, theirs = shuffled[kinds[shuffled] == kind], pool[kinds[pool] == kind]
-        count = min(len(mine), len(theirs))
-        members.append(mine[:count])
-        others.append(theirs[:count])
-    pairs = draws.permutation(sum(map(len, members)))[:wanted]
-    if len(pairs) < LEAST:
-        raise TooFew(_too_few(federation, client, len(pairs))).having(len(pairs))
-    return Sets(np.sort(np.concatenate(members)[pairs]), np.sort(np.concatenate(others)[pairs]), reference)
-
-
-def _too_few(federation: Federation, client: int, pairs: int) -> str:
-    """The line for a client with so few members that have a non-member of the same kind beside them, by the key that
-    decides how many there are: with tasks nothing else is held out than each client's own test images.
-    """
-    needed = f"at least {LEAST} of each are needed"
-    if federation.tasks is not None:
-        return (
-            f"data.task_images: {federation.called(client)} has {pairs} images to train on with a test image of its "
-            f"own task and of the same class beside each (a third of the test images is the reference); {needed}: more "
-            "images of each class (data.task_images, data.limit)"
-        )
-    alike = "class" if federation.dataset.train.clients is None else "class and client"
-    return (
-        f"evaluation.select.share: {federation.called(client)} has {pairs} training "
-        f"{'image' if pairs == 1 else 'images'} with a held-out image of the same {alike} beside each; {needed}: "
-        "hold out a larger share"
-    )
-
-
-def _kinds(images: Images) -> np.ndarray:
-    """(N,) which images are of the same class and of the same natural client."""
-    if images.clients is None:
-        return images.labels
-    pairs = np.stack([images.labels, images.clients])
-    found: np.ndarray = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-    return found
-
-
-def _seen_in_training(federation: Federation) -> np.ndarray:
-    """(N,) which training images have the pixels of one that a client trains on, or of a public one: a copy of such an
-    image is no image that nobody trained on, wherever it was held out.
-    """
-    content = np.arange(len(federation.dataset.train))  # equal where the pixels are
-    if (copies := federation.dataset.copies) is not None:
-        own = copies[copies[:, 0] < len(content)]
-        content[own[:, 0]] = own[:, 1]
-    public = [] if federation.public_indices is None else [federation.public_indices]
-    return np.isin(content, content[np.concatenate([*(shard["train"] for shard in federation.shards), *public])])
+Scored = Callable[[np.ndarray], Tensor]  # rows (n,) -> scores (n,)
 
 
 def known_weights(*values: object) -> Weights | None:
     """The first of them that is weights."""
     return next((value for value in values if isinstance(value, Weights)), None)
-
-
-Scored = Callable[[np.ndarray], Tensor]  # rows (n,) -> scores (n,)
 
 
 def once(scored: Scored) -> Scored:
@@ -361,31 +245,7 @@ class Audit:
             yield torch.stack([look(v.contiguous(memory_format=self.worker.memory_format)) for v in made])
 
 
-def summary(findings: Sequence[Finding]) -> dict[tuple[str, str], dict[str, float]]:
-    """(field, score) -> the mean of the clients' areas, and between which they lie."""
-    groups: dict[tuple[str, str], list[float]] = {}
-    for one in findings:
-        groups.setdefault((one.field, one.score), []).append(one.found.auc)
-    return {key: {"mean": float(np.mean(a)), "low": min(a), "high": max(a)} for key, a in groups.items()}
-
-
-def suspicious(findings: Sequence[Finding]) -> list[Finding]:
-    """The scores that can know nothing and tell members apart all the same: their intervals exclude chance."""
-    return [f for f in findings if f.field == UNTRAINED and not f.found.low <= 0.5 <= f.found.high]
-
-
 def unaudited(recorded: Sequence[RecordedExchange], findings: Sequence[Finding]) -> list[str]:
     """Fields that crossed and that no attack here reads."""
     fields = {field for one in recorded for field in one.reply}
     return sorted(fields - {one.field for one in findings})
-
-
-def as_rows(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """Plain values, for a table or JSON."""
-    return [
-        {
-            "client": one.client, "round": one.round, "field": one.field, "score": one.score, "members": one.members,
-            "auc": one.found.auc, "low": one.found.low, "high": one.found.high, "tpr_at_1_percent": one.found.tpr,
-        }
-        for one in findings
-    ]  # fmt: skip

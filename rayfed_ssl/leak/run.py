@@ -14,7 +14,9 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import nearest, printable
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.leak.auc import null_deviation
-from rayfed_ssl.leak.audit import Audit, Finding, TooFew, as_rows, draw_sets, unaudited
+from rayfed_ssl.leak.audit import Audit, unaudited
+from rayfed_ssl.leak.findings import Finding, as_rows
+from rayfed_ssl.leak.members import TooFew, draw_sets
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import FILE, read_leak

@@ -28,13 +28,14 @@ from torch import Tensor
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.federated.aggregation import FixedPointSum, check_summable
-from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.messages import Reply
 from rayfed_ssl.federated.method import Info, Method, projecting
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer, counting
+from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.distillation import consensus, ensemble_divergence

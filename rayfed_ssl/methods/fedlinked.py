@@ -30,12 +30,13 @@ from torch import Tensor
 
 from rayfed_ssl.base.linalg import orthogonal_map
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.results import ClientMatrix
 from rayfed_ssl.federated.server import pretrain
+from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.methods.parts.tasks import Epochs, TaskClient, TaskConfig, TaskServer, check_tasks, footprint, planned
 from rayfed_ssl.models.encoders import encoder_dim

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
+from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.ledger import array_size
@@ -35,6 +35,7 @@ from rayfed_ssl.federated.messages import TRAINS
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projecting
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer, counting, pretrain
+from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.federated.workload import Workload, local_batches
 from rayfed_ssl.objectives import build as build_objective

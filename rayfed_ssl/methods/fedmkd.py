@@ -28,17 +28,18 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.client import EncoderClient, descend, target_modules
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.federated.workload import Workload, local_batches
 from rayfed_ssl.models.encoders import EncoderName
 from rayfed_ssl.models.heads import HeadConfig, mlp
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import full_precision, random_rows
+from rayfed_ssl.objectives.base import full_precision, random_rows, target_modules
 from rayfed_ssl.objectives.byol import BYOLConfig, ema_, regression
 from rayfed_ssl.objectives.distillation import mixed_teacher, teacher_attention
 from rayfed_ssl.objectives.moco import enqueued, queue_contrast

@@ -198,7 +198,8 @@ def _vectors(replies: Iterator[Reply]) -> Iterator[tuple[int, np.ndarray]]:
 class ClientHalf(ClientPlugin[PluginBlock]):
     def __init__(self, config: PluginBlock, client: EncoderClient[Any]) -> None:
         super().__init__(config, client)
-        self.draws = client.generator("fur")
+        beside = isinstance(client.method, Config) and client.method.uniformity > 0  # which draws from "fur" itself
+        self.draws = client.generator("fur beside FedU2's" if beside else "fur")
 
     def penalty(self, projections: tuple[Tensor, ...], features: tuple[Tensor, ...] = ()) -> Tensor | None:
         if self.config.weight == 0 or not projections:

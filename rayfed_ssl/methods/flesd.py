@@ -32,7 +32,7 @@ from torch import Tensor
 from rayfed_ssl.base import optimizers
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.base.weights import Weights, unpack
-from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient, descend
+from rayfed_ssl.federated.client import PUBLIC_IMAGES, EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.federation import Federation, require_public
 from rayfed_ssl.federated.ledger import array_size
@@ -40,6 +40,7 @@ from rayfed_ssl.federated.method import ClientFootprint, Info, Method, projectin
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.setup import Setup
+from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.federated.uploads import PublicOutputs
 from rayfed_ssl.federated.workload import Workload, local_batches
 from rayfed_ssl.models.encoders import EncoderName, encoder_dim

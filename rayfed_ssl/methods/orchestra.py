@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.client import EncoderClient, Loss, target_modules
+from rayfed_ssl.federated.client import EncoderClient, Loss
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import array_size
 from rayfed_ssl.federated.messages import TRAINS, Reply
@@ -40,7 +40,7 @@ from rayfed_ssl.federated.workload import Workload
 from rayfed_ssl.methods.parts.centroids import fit_centroids, local_centroids, spread
 from rayfed_ssl.methods.parts.third_view import turns_loss, with_third_view
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows
+from rayfed_ssl.objectives.base import Step, encoded_together, full_precision, random_rows, target_modules
 from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.objectives.clustering import cluster_agreement
 from rayfed_ssl.objectives.moco import enqueued

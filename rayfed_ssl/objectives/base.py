@@ -6,16 +6,17 @@ An objective holds coefficients only; weights, target networks, memories and opt
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.models.heads import ModelConfig
-from rayfed_ssl.models.network import Network
+from rayfed_ssl.models.network import Network, in_order
 
 T = TypeVar("T")
 TargetRule = Literal["local", "reset", "averaged"]
@@ -175,6 +176,12 @@ class Objective:
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
         """What follows every optimiser step, e.g. moving the target. By default nothing."""
+
+
+def target_modules(network: Network, heads: Set[str] = Objective.target_heads) -> list[nn.Module]:
+    """The modules that a momentum target follows: the encoder and those ``heads`` that the network has."""
+    named = in_order({*heads, "calibration"} if "projector" in heads else heads)
+    return [network.encoder, *(part for part in (getattr(network, name) for name in named) if part is not None)]
 
 
 def random_rows(count: int, dim: int, draws: torch.Generator) -> Tensor:

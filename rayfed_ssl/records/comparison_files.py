@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from rayfed_ssl.base.files import finite, replace_file, write_json
-from rayfed_ssl.base.text import bounded, bounds, printable, signed
+from rayfed_ssl.base.text import bounded, bounds, fraction, printable, signed
 from rayfed_ssl.records.comparison import Comparison, Difference, Row, Spread
 from rayfed_ssl.records.comparison_choice import Selection
 from rayfed_ssl.records.comparison_notes import goal_name, leaked, notes
@@ -31,7 +31,7 @@ from rayfed_ssl.records.significance import APART, margin_of
 NAME = "comparison"
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": "$<$", ">": "$>$",
 }  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def _cell(measure: str, found: Spread | None, to_first: Difference | None) -> tu
     """The mean, the difference, its intervals, and what it is called where the interval judged by contains zero."""
     if found is None:
         return ("-",)
-    mean = f"{found.mean:z.3f}" + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
+    mean = fraction(found.mean) + ("" if found.deviation is None else f" ± {found.deviation:.3f}")
     if to_first is None:
         return (mean,)
     lines = [mean, signed(to_first.mean)]

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.base.lazy import LazyModule
-from rayfed_ssl.base.text import listed, printable
+from rayfed_ssl.base.text import fraction, listed, printable
 from rayfed_ssl.records.comparison import RAW_PIXELS, UNTRAINED, Comparison, Row
 from rayfed_ssl.records.comparison_run_notes import run_notes
 from rayfed_ssl.records.image_pairs import CLIENTS, HELD_OUT, TEST_IMAGES
@@ -200,7 +200,7 @@ def goal_name(comparison: Comparison) -> str:
     """The accuracy that all rows are asked for, as ``knn 0.512``; empty if the first row gained nothing."""
     main = comparison.main
     found = None if main is None else comparison.first.to_goal(comparison.first, main)
-    return "" if found is None else f"{main} {found.accuracy:.3f}"
+    return "" if found is None else f"{main} {fraction(found.accuracy)}"
 
 
 def _doubtful_gains(comparison: Comparison, main: str) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import fraction, printable
 from rayfed_ssl.evaluation.material import SELECT
 from rayfed_ssl.records.comparison import Comparison, Row
 from rayfed_ssl.records.image_pairs import BY_SEED, HELD_OUT, NOT_OF_IMAGES, Drawn, DrawnInterval
@@ -90,7 +90,9 @@ def held_out(comparison: Comparison) -> list[str]:
     known = [(name, found.mean) for name, found in shares.items() if found is not None and 0 <= found.mean <= 1]
     for name, mean in known[:1]:
         low, high = wilson(mean, min(own))
-        told += f", and with others {mean:.3f} of {name} may be {low:.3f} to {high:.3f} in one run (95%)"
+        told += (
+            f", and with others {fraction(mean)} of {name} may be {fraction(low)} to {fraction(high)} in one run (95%)"
+        )
     found = [drawn for _, _, drawn in _compared(comparison, names, comparison.trained[1:])]
     if BY_SEED in found:
         return [f"{told}. Each seed holds out other ones, so intervals over seeds count which were drawn."]
@@ -109,6 +111,7 @@ def _size(comparison: Comparison, main: str) -> list[str]:
         return [f"{told}; how many there are is not recorded."]
     low, high = wilson(found.mean, images)
     return [
-        f"{told}: one of {images:,} is {1 / images:.2g} of an accuracy, and with others {found.mean:.3f} of {main} may "
-        f"be {low:.3f} to {high:.3f} (95%). On the same images part of that cancels in a difference, but not all."
+        f"{told}: one of {images:,} is {1 / images:.2g} of an accuracy, and with others {fraction(found.mean)} of "
+        f"{main} may be {fraction(low)} to {fraction(high)} (95%). On the same images part of that cancels in a "
+        "difference, but not all."
     ]

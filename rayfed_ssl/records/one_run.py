@@ -199,6 +199,14 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise
 
 
+def held_out_images(folder: Path) -> int | None:
+    """How many images the run in ``folder`` held out to choose by; None where it says of none. Raises UserError for a
+    damaged file.
+    """
+    found = _partition(folder)[1]
+    return None if found is None else found.images
+
+
 def _partition(folder: Path) -> tuple[str | None, HeldOutImages | None]:
     """A digest of who holds which images: client, split and index of every row of ``partition.parquet``; and which of
     them are held out to choose by. Raises UserError for a damaged file.

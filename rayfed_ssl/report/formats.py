@@ -11,8 +11,15 @@ ABSENT = "–"
 
 
 def percent(share: float | None) -> str:
-    """``0.8412`` as ``84.1 %``."""
-    return ABSENT if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+    """``0.8412`` as ``84.1 %``. What is neither none nor all and would be shown as one of them is ``<0.1 %`` or
+    ``>99.9 %``.
+    """
+    if share is None or not math.isfinite(share):
+        return ABSENT
+    text = f"{100 * share:.1f} %"
+    if text == "0.0 %" and share > 0:
+        return "<0.1 %"
+    return ">99.9 %" if text == "100.0 %" and share < 1 else text
 
 
 def points(difference: float | None) -> str:

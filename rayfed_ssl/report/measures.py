@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from rayfed_ssl.base.text import bounds as plain_bounds
-from rayfed_ssl.base.text import signed
+from rayfed_ssl.base.text import fraction, signed
 from rayfed_ssl.report.formats import ABSENT, bounds, number, percent, points
 
 WORDS = {
@@ -53,7 +53,7 @@ def shown(measure: str, value: float | None) -> str:
     """``84.1 %`` of a share, ``0.904`` of an area, four digits of what describes features."""
     if value is None or is_share(measure):
         return percent(value)
-    return number(value) if measure.startswith(DESCRIBED) else f"{value:z.3f}" if math.isfinite(value) else ABSENT
+    return number(value) if measure.startswith(DESCRIBED) else fraction(value) if math.isfinite(value) else ABSENT
 
 
 def change(measure: str, difference: float | None) -> str:

@@ -4,13 +4,13 @@ know of the choice. Configurations are named by their numbers, as in the tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.base.text import listed, printable
 from rayfed_ssl.records.significance import partly_by_chance
-from rayfed_ssl.records.summary import NO_LABELS, TEST_LABELS
+from rayfed_ssl.records.summary import HELD_OUT_LABELS, NO_LABELS, TEST_LABELS
 from rayfed_ssl.records.sweep_choice import (
     SHARES,
     Choice,
@@ -57,14 +57,16 @@ def verdict(
     return Verdict(" ".join(said))
 
 
-def remarks(choice: Choice, metric: str) -> list[str]:
+def remarks(choice: Choice, metric: str, held_out: Collection[int] = ()) -> list[str]:
     """What a reader has to know of the choice, a sentence each: whose labels made it, which configurations are as good,
-    and how far chance may have made it. Nothing where none was chosen.
+    and how far chance may have made it. Nothing where none was chosen. ``held_out``: how many images were held out to
+    choose by in each of the chosen configuration's trials, as far as they say so.
     """
     if choice.winner is None:
         return []
     labels = labels_of(metric)
-    found = [] if labels is None else ["Chosen without labels." if labels == NO_LABELS else f"Chosen by {labels}."]
+    of = f", of {_counts(held_out)} images in each trial" if held_out and labels == HELD_OUT_LABELS else ""
+    found = [] if labels is None else ["Chosen without labels." if labels == NO_LABELS else f"Chosen by {labels}{of}."]
     winner = f"number {choice.winner}"
     if choice.level:
         found.append(f"Level with {winner}: {numbers(choice.level)}, because {choice.why_level}.")
@@ -90,6 +92,12 @@ def numbers(configurations: Sequence[int]) -> str:
     if more := len(configurations) - len(named):
         named.append(f"{more} more")
     return f"number{'' if len(configurations) == 1 else 's'} {listed(named)}"
+
+
+def _counts(found: Collection[int]) -> str:
+    """``60``, or ``58 to 60``."""
+    low, high = min(found), max(found)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _below(rows: Sequence[Row], choice: Choice, metric: str, mode: str) -> list[str]:

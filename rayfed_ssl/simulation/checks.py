@@ -13,10 +13,11 @@ from rayfed_ssl.base.notes import Note, as_notes
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.config import RunConfig, sends_weights
-from rayfed_ssl.data.holdout import leaves_too_few
+from rayfed_ssl.data.holdout import leaves_too_few, stratified_share
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.data.partition_base import GivenClients
 from rayfed_ssl.data.pixels.notes import all_grey
+from rayfed_ssl.data.readers.folders.layouts import some
 from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.federation import Federation
@@ -27,6 +28,7 @@ from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import pinned
 from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.records.tables import SKIPPED
 from rayfed_ssl.records.trained_image_digests import of_start
 from rayfed_ssl.settings.transport import DIRECTIONS, FULL
 
@@ -73,10 +75,14 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
             train, select, held_out = federation.dataset.train, config.evaluation.select, federation.held_out
             if select is not None and held_out is not None:
                 undivided = size / (1 - len(held_out) / len(train))  # as many, dealt of all images
-                if split.natural and train.clients is not None:
-                    undivided = int((train.clients == smallest).sum())
+                clients = train.clients if split.natural else None
+                fewest = stratified_share(train.labels, 0, config.seed, clients, train.groups)
+                most = undivided * (1 - len(fewest) / len(train))
+                if clients is not None:
+                    undivided = int((clients == smallest).sum())
+                    most = undivided - int((clients[fewest] == smallest).sum())
                 if undivided >= least:
-                    raise UserError(leaves_too_few(few, select.share, held_out, len(train)))
+                    raise UserError(leaves_too_few(few, select.share, held_out, len(train), most >= least))
             raise UserError(f"{'data.partition' if given else 'clients.count'}: {few} ({remedy})")
 
 
@@ -314,11 +320,12 @@ def describe(config: RunConfig, federation: Federation) -> str:
     spread = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     line = f"{config.method.name} on {federation.dataset.name}: {len(federation.clients)} clients x {spread} images"
     if sizes.min() < config.train.batch_size:
-        line += f"; batches of min({config.train.batch_size}, shard)"
+        line += f"; batches of {config.train.batch_size}, or of all images of a client that has fewer"
     if federation.held_out is not None:
         labelled = (federation.dataset.train.labels[federation.held_out] >= 0).any()
         use = "to choose by" if labelled and config.evaluation.selecting else "for `rayfed-ssl leak` alone"
         line += f"; {len(federation.held_out)} training images held out {use}"
     if skipped := federation.dataset.skipped:
-        line += f"; {plural(len(skipped), 'broken image', 'broken images')} left out, named in skipped_images.txt"
+        left = plural(len(skipped), "broken image", "broken images")
+        line += f"; {left} left out ({some(skipped, 3)}), which {SKIPPED} in the run folder names"
     return line

@@ -22,13 +22,13 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import amount
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, sends_weights
-from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.coding import RECENT
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.local_optimizer import moments_of
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import build as build_objective
+from rayfed_ssl.objectives.base import target_modules
 from rayfed_ssl.settings.transport import FULL
 
 MEMINFO = Path("/proc/meminfo")

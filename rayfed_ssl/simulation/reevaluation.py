@@ -19,11 +19,11 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import RunConfig, load_untrusted
-from rayfed_ssl.data import sources
+from rayfed_ssl.data import loading
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES
 from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.pixels.copies import without_test
-from rayfed_ssl.data.sources import SourceConfig
+from rayfed_ssl.data.sources import SOURCES, SourceConfig, in_channels, with_bands
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
 from rayfed_ssl.federated.federation import Federation, load_federation
@@ -160,10 +160,10 @@ def _other_images(
         source[key] = getattr(data, key)  # also where it is the default, which the run's may not be
     skip = {"name": data.name, **source, "on_bad_image": "skip"}
     with columns_in_block({"name": data.name, **source}, "--data "):
-        asked = sources.with_bands(data, config.data)
-        asked = sources.in_channels(asked, config.data.channels, "--data").model_copy(update=form)
+        asked = with_bands(data, config.data)
+        asked = in_channels(asked, config.data.channels, "--data").model_copy(update=form)
         hint = f"give --data {in_block(skip)}"
-        dataset = sources.load(asked, skipping=hint, range_may_be_unused="range" not in data.model_fields_set)
+        dataset = loading.load(asked, skipping=hint, range_may_be_unused="range" not in data.model_fields_set)
     whole = len(dataset.test)
     dataset, trained = _seen(run, dataset, exclude_trained)
     largest = largest_class(dataset)
@@ -238,7 +238,7 @@ def _measured(
     """The configured protocols on these images, which are those of ``data``, or the run's own."""
     other = None if data is None else printable(data.name if data.path is None else data.path)
     train, test = federation.dataset.train, federation.dataset.test
-    has_columns = data is not None and "columns" in sources.SOURCES[data.name].reads
+    has_columns = data is not None and "columns" in SOURCES[data.name].reads
     unless = "columns.label of --data" if has_columns else ""
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other, unless)
     context = ProcessContext(config, federation)

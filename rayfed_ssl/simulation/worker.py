@@ -18,7 +18,7 @@ from rayfed_ssl.base.weights import Resident, Weights, plain
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import BrokenFeatures, EncoderValues, outcomes_of
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite, check_summable
-from rayfed_ssl.federated.client import EncoderClient, visit_address
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.coding import reply_received
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import sizes
@@ -32,6 +32,7 @@ from rayfed_ssl.federated.messages import (
     OperationResult,
     State,
     Task,
+    visit_address,
 )
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder

@@ -1,5 +1,5 @@
 """Lists the runs in a folder: status, rounds, accuracy and size. It runs no code of theirs. It reads a table only of
-a run that has not ended, and TensorBoard's event file of one that is running.
+a run that has not ended, and the end of TensorBoard's event file of one that is running.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rayfed_ssl.base.text import bounds, listed, printable, signed
+from rayfed_ssl.base.text import bounds, fraction, listed, printable, signed
 from rayfed_ssl.evaluation import OWN
 from rayfed_ssl.records.comparison import PREFERRED, Comparison, Difference, Row
 from rayfed_ssl.records.comparison_choice import Selection
@@ -115,7 +115,7 @@ def _mean(row: Row, measure: str, sign: str) -> str:
     found = row.spread(measure)
     if found is None:
         return "-"
-    return f"{found.mean:z.3f}" + ("" if found.deviation is None else f"{sign}{found.deviation:.3f}")
+    return fraction(found.mean) + ("" if found.deviation is None else f"{sign}{found.deviation:.3f}")
 
 
 def _difference(found: Difference | None) -> str:

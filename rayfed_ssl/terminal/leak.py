@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rayfed_ssl.leak.audit import summary, suspicious
+from rayfed_ssl.leak.findings import summary, suspicious
 from rayfed_ssl.leak.run import Leak
 from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, FILE, INTERVAL
 from rayfed_ssl.terminal.output import verbatim

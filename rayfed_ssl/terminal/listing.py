@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from rayfed_ssl.base.text import LIMIT, amount, printable
+from rayfed_ssl.base.text import LIMIT, amount, fraction, printable
 from rayfed_ssl.storage.listing import Listed
 
 
@@ -25,7 +25,7 @@ def listing_table(there: Sequence[Listed], detached: Sequence[Mapping[str, objec
 
 def _cells(one: Listed) -> tuple[str, ...]:
     measured = one.accuracy or one.features
-    values = [f"{printable(name)} {'-' if value is None else f'{value:z.3f}'}" for name, value in measured.items()]
+    values = [f"{printable(name)} {'-' if value is None else fraction(value)}" for name, value in measured.items()]
     varied = [f"{key}={value}" for key, value in one.point.items() if key != "method.name"]
     varied += [] if one.seed is None else [f"seed={one.seed}"]
     named = printable("  ".join([one.run, *varied])), printable(one.method or ""), one.status, _of(one.done, one.rounds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
+from statistics import fmean
 from typing import Any
 
 import rich.progress as bars
@@ -16,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rayfed_ssl.base.text import amount, printable
+from rayfed_ssl.base.text import amount, fraction, printable
 from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import how_many, span
@@ -95,7 +96,7 @@ def scores(values: Mapping[str, float]) -> dict[str, float]:
 
 def accuracies(measured: Mapping[str, float]) -> str:
     """``knn 0.850  fewshot 0.912``; the raw pixels' as ``pixels fewshot``."""
-    return "  ".join(f"{name.replace(PIXELS, 'pixels ')} {value:z.3f}" for name, value in measured.items())
+    return "  ".join(f"{name.replace(PIXELS, 'pixels ')} {fraction(value)}" for name, value in measured.items())
 
 
 def accuracy_text(accuracy: float | Mapping[str, float | None] | None) -> str:
@@ -103,11 +104,11 @@ def accuracy_text(accuracy: float | Mapping[str, float | None] | None) -> str:
     if accuracy is None:
         return "-"
     if not isinstance(accuracy, Mapping):
-        return f"{accuracy:z.3f}"
+        return fraction(accuracy)
     values = [value for value in accuracy.values() if value is not None]
     if len(values) < 2:
         return accuracy_text(values[0] if values else None)
-    return f"{sum(values) / len(values):z.3f} ({min(values):z.3f} to {max(values):z.3f})"
+    return f"{fraction(fmean(values))} ({fraction(min(values))} to {fraction(max(values))})"
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
@@ -126,7 +127,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
             accuracy_text(summary["pixels"].get(protocol)),
             accuracy_text(summary["untrained"].get(protocol)),
             accuracy_text(last),
-            f"{best['value']:z.3f} (round {best['round']}{by})" if best else "-",
+            f"{fraction(best['value'])} (round {best['round']}{by})" if best else "-",
         )
     if (rank := summary.get("features", {}).get(RANK)) is not None:
         table.add_row(

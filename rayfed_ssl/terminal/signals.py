@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from rayfed_ssl.base.user_error import StoppedAtOnce
+from rayfed_ssl.base.user_error import INTERRUPTED, StoppedAtOnce
 from rayfed_ssl.terminal.output import tell
 
 STOPPED = 130  # the exit status of what was stopped without a signal of its own: that of Ctrl-C
@@ -91,7 +91,7 @@ def left_running() -> Iterator[None]:
 
 def interrupted(number: int) -> str:
     """What a command says that a signal ended."""
-    return f"interrupted by {signal.Signals(number).name}; give the command again to start it anew"
+    return INTERRUPTED.format(signal.Signals(number).name)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfed_ssl.base.text import amount, bounded, bounds, first_line, in_one_line, printable, signed
+from rayfed_ssl.base.text import amount, bounded, bounds, first_line, fraction, in_one_line, printable, signed
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,17 @@ def test_an_upper_bound_in_four_digits(bound, words):
 )  # fmt: skip
 def test_a_difference_has_a_sign_unless_it_is_shown_as_zero(difference, form, words):
     assert signed(difference, form) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.85, "0.850"), (0.9994, "0.999"), (0.99984, ">.999"), (1.0, "1.000"), (1.0002, "1.000"), (0.0, "0.000"),
+        (0.00016, "<.001"), (0.0006, "0.001"), (-0.0002, "0.000"), (1e-17, "0.000"), (1 - 1e-16, "1.000"),
+    ],
+)  # fmt: skip
+def test_an_accuracy_is_shown_as_nothing_or_all_only_where_it_is(value: float, words: str) -> None:
+    assert fraction(value) == words
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-from boards import overall, rows, tables
+from boards import overall, rows
 from boards.clusters import OverSets
 
 from tests.benchmarks.pages import ABOVE
 
-BOARD = tables.load_board()
+BOARD = rows.load_board()
 RANKED = [method for method in BOARD["methods"] if method not in BOARD["references"]]
 SETS = list(BOARD["data"])
 KNN, LINEAR, FEWSHOT = rows.MEASURES

@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from boards import rows, tables, tuning
+from boards import pairing, rows, tables, tuning, tuning_tables
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from rayfed_ssl.models import build_encoder
 from tests.benchmarks.made import row
 
-BOARD = tables.load_board()
+BOARD = rows.load_board()
 MODEL = {"width": 0.25, "projector": {"hidden": [16], "dim": 8}}
 
 
@@ -35,7 +35,7 @@ MODEL = {"width": 0.25, "projector": {"hidden": [16], "dim": 8}}
 
 @pytest.mark.parametrize("path", rows.BOARDS, ids=lambda path: path.stem)
 def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:
-    board = tables.load_board(path)
+    board = rows.load_board(path)
     for name in board["data"]:
         for cell in rows.cells(board, [name], list(board["partitions"]), [0]):
             config = cell.built(Path("images"))
@@ -48,7 +48,7 @@ def test_every_method_of_the_board_fits_its_configs(path: Path) -> None:
 
 
 def test_a_board_without_mixed_architectures_lists_no_such_table() -> None:
-    text = tables.page([], tables.load_board(rows.FIELD))
+    text = tables.page([], rows.load_board(rows.FIELD))
     assert "CIFAR-100, Dirichlet 0.1, 50 clients of which 10 a round, one architecture" in text
     assert rows.MIXED not in text
 
@@ -57,7 +57,7 @@ def test_a_board_without_mixed_architectures_lists_no_such_table() -> None:
 def test_a_configs_header_has_the_numbers_of_the_rows(data: str) -> None:
     header = (rows.CONFIGS / BOARD["data"][data]).read_text(encoding="utf-8").split("\nmethod:")[0]
     shown = re.search(r"IID, (\d) seeds: kNN ([\d.]+) -> ([\d.]+)", " ".join(header.replace("#", "").split()))
-    runs = tables.complete(tables.of_table(rows.read(), data, "iid", rows.ONE).get(rows.REFERENCE, {}))
+    runs = pairing.complete(pairing.of_table(rows.read(), data, "iid", rows.ONE).get(rows.REFERENCE, {}))
     assert shown, "the header says what FedSimCLR comes to"
     assert int(shown[1]) == len(runs)
     means = [np.mean([row[name] for row in runs]) for name in ("untrained_knn", "knn")]
@@ -122,11 +122,11 @@ def test_a_tuned_row_that_is_the_default_is_taken_over(tmp_path: Path) -> None:
     plain, tuned = (r for r in rows.read(path) if r["method"] == "fedca")
     assert tuned == {**plain, "table": rows.TUNED, "tuned": True}
     rows.put(row("fedprox", knn=0.55, table=rows.TUNED, keys=json.dumps(dict(left.keys)), minutes=2.0), path)
-    text = tables.gained(rows.read(path), BOARD)
+    text = tuning_tables.gained(rows.read(path), BOARD)
     assert "| `fedca` | its defaults | 1 | 0.500 | the same run | the same run |" in text
     assert "| `fedprox` * | `train.optimizer.lr=0.1` | 1 | 0.550 | +0.050 | - |" in text
     rows.put({**tuned, "machine": "another kind", "knn": tuned["knn"] + 0.01}, path)
-    assert "| `fedca` * | its defaults | 1 | 0.510 | +0.010 |" in tables.gained(rows.read(path), BOARD)
+    assert "| `fedca` * | its defaults | 1 | 0.510 | +0.010 |" in tuning_tables.gained(rows.read(path), BOARD)
 
 
 def test_the_digest_is_of_the_configs_keys_and_the_cells(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_the_grid_is_run_key_by_key_over_the_winners() -> None:
     assert asked == [{lr: 0.1, mu: None}, {lr: 0.2, mu: None}, {lr: 0.2, mu: 1}, {lr: 0.2, mu: 2}]
     assert tuning.winners(lines, board) == {("cifar10", "fedprox"): {lr: 0.2, mu: 2}}
     assert all(line["seed"] not in BOARD["seeds"] for line in lines)
-    shown = tables.tuning(lines, lambda data, method: tuning.winners(lines, board)[data, method])
+    shown = tuning_tables.tuning(lines, lambda data, method: tuning.winners(lines, board)[data, method])
     assert "| 0.1: 0.300, 0.2: 0.400 | 0.2 |" in shown
     assert "1: diverged" in shown
 
@@ -360,7 +360,7 @@ def test_a_grid_is_shown_method_by_method_and_says_where_its_edge_won() -> None:
     lines = [line("fedx", "lr", value, value) for value in (2, 1, 4)] + [line("fedca", "lr", 1, 0.5)]
     lines += [line("fedx", "t", value, 0.1) for value in (3, 1, 2)] + [line("fedx", "how", "all", 0.2)]
     wins: dict[str, dict[str, object]] = {"fedx": {"lr": 4, "t": 2, "how": "all"}, "fedca": {}}
-    shown = tables.tuning(lines, lambda data, method: wins[method]).splitlines()[2:]
+    shown = tuning_tables.tuning(lines, lambda data, method: wins[method]).splitlines()[2:]
     assert [row.split("|")[2:4] for row in shown] == [
         [f" `{method}` ", f" `{key}` "]
         for method, key in (("fedx", "lr"), ("fedx", "t"), ("fedx", "how"), ("fedca", "lr"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import scipy.stats
-from boards import overall, rows, tables
+from boards import overall, pairing, rows
 
 from rayfed_ssl.records.comparison import Difference, difference
 from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, LEVEL, OPEN, RESULTS, between, stands
@@ -40,14 +40,14 @@ def rounded(method: str, measure: str, **where: Any) -> float:
 
 def by_tuning(data: str, partition: str, method: str, measure: str) -> Difference | None:
     """What tuning gave a method there, over its defaults, in points."""
-    tuned, own = (tables.of_table(made(), data, partition, table)[method] for table in (rows.TUNED, rows.ONE))
-    return difference([100 * each for each in tables.paired(tuned, own, measure)])
+    tuned, own = (pairing.of_table(made(), data, partition, table)[method] for table in (rows.TUNED, rows.ONE))
+    return difference([100 * each for each in pairing.paired(tuned, own, measure)])
 
 
 @cache
 def told_by_tuning(data: str, partition: str) -> dict[tuple[str, str], float]:
     """(method, measure) -> the gain in points, to a tenth, of those whose interval excludes zero."""
-    methods = tables.of_table(made(), data, partition, rows.TUNED)
+    methods = pairing.of_table(made(), data, partition, rows.TUNED)
     gains = {(m, measure): by_tuning(data, partition, m, measure) for m in methods for measure in rows.MEASURES}
     return {
         key: round(gain.mean, 1)
@@ -76,22 +76,22 @@ def apart(pairs: Sequence[float]) -> bool:
 
 def of_losses(measure: str) -> dict[str, tuple[float, bool]]:
     """Loss -> its mean difference to SimCLR in points, and whether its interval excludes zero."""
-    board = tables.load_board(rows.LOSSES)
-    runs = tables.of_table(rows.read(rows.results_of(rows.LOSSES)), "cifar10", "dirichlet", rows.ONE)
-    pairs = {m: tables.paired(runs[m], runs[rows.REFERENCE], measure) for m in board["methods"] if m != rows.REFERENCE}
+    board = rows.load_board(rows.LOSSES)
+    runs = pairing.of_table(rows.read(rows.results_of(rows.LOSSES)), "cifar10", "dirichlet", rows.ONE)
+    pairs = {m: pairing.paired(runs[m], runs[rows.REFERENCE], measure) for m in board["methods"] if m != rows.REFERENCE}
     return {m: (100 * sum(each) / len(each), apart(each)) for m, each in pairs.items()}
 
 
-def of_board(board: Path, data: str) -> dict[str, tables.Seeds]:
+def of_board(board: Path, data: str) -> dict[str, pairing.Seeds]:
     """Row -> its runs with Dirichlet 0.1, of a board of FedSimCLR's exchanges."""
-    return tables.of_table(rows.read(rows.results_of(board)), data, "dirichlet", rows.ONE)
+    return pairing.of_table(rows.read(rows.results_of(board)), data, "dirichlet", rows.ONE)
 
 
 def beside_whole(board: Path, data: str) -> dict[tuple[str, str], tuple[float, bool]]:
     """(row, measure) -> its mean difference to the whole one in points, and whether it is told apart."""
     runs = of_board(board, data)
     pairs = {
-        (name, m): tables.paired(runs[name], runs[rows.REFERENCE], m)
+        (name, m): pairing.paired(runs[name], runs[rows.REFERENCE], m)
         for name in runs
         if name != rows.REFERENCE
         for m in rows.MEASURES
@@ -107,21 +107,21 @@ def told_from_whole(board: Path, data: str) -> dict[tuple[str, str], float]:
 def most_lost(board: Path, data: str, measure: str = KNN) -> dict[str, float]:
     """Row -> what it may lose against the whole one in points, by its interval's lower end."""
     runs = of_board(board, data)
-    found = {name: difference(tables.paired(runs[name], runs[rows.REFERENCE], measure)) for name in runs}
+    found = {name: difference(pairing.paired(runs[name], runs[rows.REFERENCE], measure)) for name in runs}
     return {name: -100 * each.low for name, each in found.items() if each is not None and each.low is not None}
 
 
 def of_rounds(name: str, measure: str) -> str:
     """The word for fewer rounds beside 25."""
     runs = of_board(rows.ROUNDS, "cifar10")
-    found = difference(tables.paired(runs[name], runs[rows.REFERENCE], measure))
+    found = difference(pairing.paired(runs[name], runs[rows.REFERENCE], measure))
     assert found is not None
     return str(found.judged())
 
 
 def times_less(name: str, data: str) -> float:
     runs = of_board(rows.BYTES, data)
-    total, less = (sum(row["bytes_total"] for row in tables.complete(runs[each])) for each in (rows.REFERENCE, name))
+    total, less = (sum(row["bytes_total"] for row in pairing.complete(runs[each])) for each in (rows.REFERENCE, name))
     return float(total / less)
 
 
@@ -227,7 +227,7 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      == {"nnclr": False, "vicreg": True, "swav": True, "barlow": True, "dino": True}
      and {round(points) for points, _ in of_losses(KNN).values()} == {-4, -5, -6}
      and max(points for points, _ in of_losses(KNN).values())
-     < 100 * tables.over(tables.of_table(made(), "cifar10", "dirichlet", rows.ONE), rows.REFERENCE)["local"]
+     < 100 * pairing.over(pairing.of_table(made(), "cifar10", "dirichlet", rows.ONE), rows.REFERENCE)["local"]
      and {m: round(points) for m, (points, told) in of_losses(LINEAR).items() if told} == {"vicreg": -1, "dino": -2}),
     (LEADERBOARD, "A sixth of the bytes costs a point by kNN at most: with replies in 2 bits and downloads in 8, as "
      "with float16, 8 bits both ways, and 4 bits up and 8 down, intervals by kNN exclude a loss of more than one point "
@@ -266,7 +266,7 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      and [of_rounds("rounds_2", m) for m in (KNN, LINEAR, FEWSHOT)] == [LEVEL, BELOW, LEVEL]
      and {key: value for key, value in told_from_whole(rows.ROUNDS, "cifar10").items() if "rounds" in key[0]}
      == {("rounds_2", LINEAR): -0.6, ("rounds_1", KNN): -1.3, ("rounds_1", FEWSHOT): -0.6}
-     and all(fmean(tables.paired(of_board(rows.ROUNDS, "cifar10")["rounds_1"],
+     and all(fmean(pairing.paired(of_board(rows.ROUNDS, "cifar10")["rounds_1"],
                                  of_board(rows.ROUNDS, "cifar10")["local"], m)) < 0 for m in (KNN, LINEAR))),
 ]  # fmt: skip
 

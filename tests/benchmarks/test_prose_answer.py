@@ -9,7 +9,7 @@ import json_lines
 import leaderboard_pixels as pixels
 import leaks
 import pytest
-from boards import absolute, overall, rows, tables
+from boards import absolute, overall, pairing, rows, tables
 from boards import clusters as clustered
 from boards.clusters import over_board, over_sets
 
@@ -81,8 +81,8 @@ def audits(variant: str, field: str) -> list[float]:
 
 def longer(measure: str) -> str:
     """What FedSimCLR is called beside training alone after five times the rounds."""
-    runs = tables.of_table(rows.read(rows.results_of(rows.LONGER)), "cifar10", "dirichlet", rows.ONE)
-    found = difference(tables.paired(runs[rows.REFERENCE], runs["local"], measure))
+    runs = pairing.of_table(rows.read(rows.results_of(rows.LONGER)), "cifar10", "dirichlet", rows.ONE)
+    found = difference(pairing.paired(runs[rows.REFERENCE], runs["local"], measure))
     assert found is not None
     return str(found.judged())
 
@@ -92,9 +92,9 @@ def labels_apart() -> dict[str, list[str]]:
     found = {}
     for data in BOARD["data"]:
         for partition in BOARD["partitions"]:
-            methods = tables.of_table(made(), data, partition, rows.ONE)
+            methods = pairing.of_table(made(), data, partition, rows.ONE)
             if all(row[tables.LABELS] is not None for seeds in methods.values() for row in seeds.values()):
-                pairs = {name: tables.paired(methods[name], methods[rows.REFERENCE], tables.LABELS) for name in RANKED}
+                pairs = {name: pairing.paired(methods[name], methods[rows.REFERENCE], tables.LABELS) for name in RANKED}
                 known = {name: one for name, values in pairs.items() if (one := difference(values)) is not None}
                 assert (data, partition) in {(name, "dirichlet") for name in BOARD["data"]}
                 found[data] = [name for name, one in known.items() if one.judged() in (ABOVE, BELOW)]

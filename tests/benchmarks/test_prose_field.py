@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from boards import rows, tables
+from boards import pairing, rows
 
-from rayfed_ssl.records.comparison import Difference
+from rayfed_ssl.records.comparison import Difference, difference
 from tests.benchmarks.pages import LEADERBOARD, README, RESULTS, between, stands
 
 TEN, FIFTY = "dirichlet", "cross_device"
@@ -20,7 +20,7 @@ SC, MOMENTUM = "fedavg_sc", "fedsimclr_momentum"
 
 @cache
 def runs(partition: str) -> dict[str, Any]:
-    return dict(tables.of_table(rows.read(rows.results_of(rows.SHORT)), "cifar10", partition, rows.ONE))
+    return dict(pairing.of_table(rows.read(rows.results_of(rows.SHORT)), "cifar10", partition, rows.ONE))
 
 
 def seeds(partition: str, method: str) -> int:
@@ -29,7 +29,7 @@ def seeds(partition: str, method: str) -> int:
 
 
 def pairs(partition: str, method: str, measure: str) -> list[float]:
-    return tables.paired(runs(partition)[method], runs(partition)[rows.REFERENCE], measure)
+    return pairing.paired(runs(partition)[method], runs(partition)[rows.REFERENCE], measure)
 
 
 def points(partition: str, method: str, measure: str) -> float:
@@ -39,7 +39,7 @@ def points(partition: str, method: str, measure: str) -> float:
 
 def interval(method: str, measure: str) -> list[float]:
     """The 95% interval of its difference with ten clients, in points, to a tenth."""
-    found = tables.difference(pairs(TEN, method, measure))
+    found = difference(pairs(TEN, method, measure))
     assert found is not None
     assert found.low is not None
     assert found.high is not None
@@ -65,12 +65,12 @@ def ranks_left(partition: str) -> float:
 @cache
 def of_patches() -> dict[str, Any]:
     found = rows.read(rows.results_of(rows.TRANSFORMER))
-    return dict(tables.of_table(found, "cifar10", "dirichlet", rows.ONE))
+    return dict(pairing.of_table(found, "cifar10", "dirichlet", rows.ONE))
 
 
 def gained(seeds: Mapping[int, rows.Record], measure: str) -> Difference:
     """Over the untrained encoder, seed by seed."""
-    found = tables.difference([row[measure] - row[f"untrained_{measure}"] for row in seeds.values()])
+    found = difference([row[measure] - row[f"untrained_{measure}"] for row in seeds.values()])
     assert found is not None
     return found
 
@@ -83,7 +83,7 @@ def gains(method: str) -> list[float]:
 
 def against_small_cnn() -> tuple[float, float, float]:
     """FedSimCLR on the leaderboard's CNN: its gain by kNN, its lead over the transformer's, in points; time."""
-    made = tables.of_table(rows.read(), "cifar10", "dirichlet", rows.ONE)[rows.REFERENCE]
+    made = pairing.of_table(rows.read(), "cifar10", "dirichlet", rows.ONE)[rows.REFERENCE]
     mine = of_patches()[rows.REFERENCE]
     lead = fmean(made[seed]["knn"] - mine[seed]["knn"] for seed in mine)
     times = [fmean(row["minutes"] for row in each.values()) for each in (made, mine)]

@@ -7,12 +7,12 @@ from functools import cache
 from statistics import fmean
 
 import pytest
-from boards import many, overall, rows, tables
+from boards import many, overall, pairing, rows
 from boards.clusters import OverSets, over_board
 
 from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, OPEN, README, RESULTS, between, stands
 
-BOARD = tables.load_board(rows.MANY)
+BOARD = rows.load_board(rows.MANY)
 RANKED = [method for method in BOARD["methods"] if method not in (*BOARD["references"], rows.REFERENCE)]
 KNN, LINEAR, FEWSHOT = rows.MEASURES
 SPECTRAL_OR_BYOL = ("fedsc", "fedavg_sc", "fedbyol", "fedema")
@@ -41,8 +41,8 @@ def points(method: str, measure: str, reference: str = rows.REFERENCE, data: str
 
 def with_few(method: str, data: str) -> float:
     """The mean difference by kNN in points with five clients of two classes each, all in every round."""
-    runs = tables.of_table(rows.read(), data, many.FEW, rows.ONE)
-    return 100 * fmean(tables.paired(runs[method], runs[rows.REFERENCE], KNN))
+    runs = pairing.of_table(rows.read(), data, many.FEW, rows.ONE)
+    return 100 * fmean(pairing.paired(runs[method], runs[rows.REFERENCE], KNN))
 
 
 def moved(method: str) -> list[float]:

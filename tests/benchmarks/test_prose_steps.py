@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 from boards import fewer_bytes as fewer
-from boards import momentum, overall, rows, tables
+from boards import momentum, overall, pairing, rows
 from boards.clusters import OverSets, clusters, over_board, over_sets
 
 from rayfed_ssl.federated.local_optimizer import round_learning_rate
 from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, LEVEL, OPEN, README, RESULTS, between, stands
 
-SETS = list(tables.load_board()["data"])
+SETS = list(rows.load_board()["data"])
 KNN, LINEAR, FEWSHOT = rows.MEASURES
 
 
 @cache
 def of_steps(name: str, data: str | None = None) -> dict[str, OverSets]:
     """Measure -> the difference of a larger step to FedSimCLR, over both data sets or of one."""
-    board = tables.load_board(rows.SERVER_STEPS)
+    board = rows.load_board(rows.SERVER_STEPS)
     board |= {} if data is None else {"data": {data: None}}
     known = overall.differences(rows.read(rows.results_of(rows.SERVER_STEPS)), board)
     return {measure: each[name] for measure, each in known.items()}
@@ -45,8 +45,8 @@ def step_share(measure: str) -> float:
 
 def held_out(data: str) -> float:
     """What a server's momentum of 0.5 gains by kNN on held-out training images, in points, to a tenth."""
-    runs = tables.of_table(rows.read(rows.results_of(rows.SERVER_STEPS)), data, "dirichlet", rows.ONE)
-    return points(fmean(tables.paired(runs["momentum_05"], runs[rows.REFERENCE], "select_knn")))
+    runs = pairing.of_table(rows.read(rows.results_of(rows.SERVER_STEPS)), data, "dirichlet", rows.ONE)
+    return points(fmean(pairing.paired(runs["momentum_05"], runs[rows.REFERENCE], "select_knn")))
 
 
 def points(difference: float) -> float:
@@ -84,7 +84,7 @@ def gain_on(data: str, measure: str) -> tuple[float, str]:
 
 def on_few(data: str, measure: str) -> OverSets:
     """What a momentum of 0.9 adds on one data set where ten of fifty clients take part in a round."""
-    made, board = rows.read(rows.results_of(rows.MOMENTUM_MANY)), tables.load_board(rows.MOMENTUM_MANY)
+    made, board = rows.read(rows.results_of(rows.MOMENTUM_MANY)), rows.load_board(rows.MOMENTUM_MANY)
     return over_sets([clusters(made, board, measure, data=data)["momentum_09"]])
 
 
@@ -98,8 +98,8 @@ def tenths(one: OverSets) -> list[float]:
 def pairs(measure: str) -> list[float]:
     """Of every data set, partition and seed after ten rounds."""
     made, board = momentum.read()[0]
-    found = [tables.of_table(made, data, split, rows.ONE) for data in board["data"] for split in board["partitions"]]
-    return [more for runs in found for more in tables.paired(runs["momentum_05"], runs[rows.REFERENCE], measure)]
+    found = [pairing.of_table(made, data, split, rows.ONE) for data in board["data"] for split in board["partitions"]]
+    return [more for runs in found for more in pairing.paired(runs["momentum_05"], runs[rows.REFERENCE], measure)]
 
 
 def survivors() -> set[tuple[str, str]]:
@@ -110,7 +110,7 @@ def survivors() -> set[tuple[str, str]]:
 @cache
 def together(reference: str = rows.REFERENCE, data: str | None = None) -> dict[str, dict[str, OverSets]]:
     """Row -> measure -> its difference to a row of the board on which the pieces are taken together."""
-    board, made = tables.load_board(rows.RECIPE), rows.read(rows.results_of(rows.RECIPE))
+    board, made = rows.load_board(rows.RECIPE), rows.read(rows.results_of(rows.RECIPE))
     board |= {} if data is None else {"data": {data: None}}
     each = {measure: over_board(made, board, measure, reference) for measure in rows.MEASURES}
     return {row: {measure: each[measure][row] for measure in each} for row in each[KNN]}
@@ -128,13 +128,13 @@ def together_points(row: str, **where: str) -> list[float]:
 def together_megabytes(row: str) -> list[float]:
     """MB of a whole run, on each data set."""
     made = rows.read(rows.results_of(rows.RECIPE))
-    found = (tables.of_table(made, data, "dirichlet", rows.ONE)[row] for data in SETS)
+    found = (pairing.of_table(made, data, "dirichlet", rows.ONE)[row] for data in SETS)
     return [size for size in map(fewer.megabytes, found) if size is not None]
 
 
 def mean_rate(row: str) -> float:
     """The mean of a run's learning rates, over the first."""
-    board = tables.load_board(rows.RECIPE)
+    board = rows.load_board(rows.RECIPE)
     (cell,) = (one for one in rows.cells(board, ["cifar10"], ["dirichlet"], [3]) if one.method == row)
     train = cell.built(rows.NOWHERE).train
     rates = [round_learning_rate(train.optimizer, t, train.rounds) for t in range(1, train.rounds + 1)]

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.tensorboard import summary
 
 from rayfed_ssl.base.lock import Lock, is_held
 from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.records.rounds_under_way import rounds_over
+from rayfed_ssl.records.tensorboard import EventFile
 from rayfed_ssl.report.formats import number
 from rayfed_ssl.report.verdict import verdict
 from rayfed_ssl.simulation import loop
@@ -40,6 +43,8 @@ def test_a_cell_of_many_measures_holds_whole_ones_and_counts_the_others() -> Non
     assert cell == "knn 0.500  linear -"
     (cell,) = listing_table([Listed("r", "complete", accuracy={"cluster_ari": -0.0002})], []).columns[4].cells
     assert cell == "cluster_ari 0.000"
+    (cell,) = listing_table([Listed("r", "complete", accuracy={"knn": 0.99984})], []).columns[4].cells
+    assert cell == "knn >.999"
 
 
 def test_runs_are_listed_however_they_are(call: Call, tmp_path: Path) -> None:
@@ -152,6 +157,24 @@ def test_a_run_under_way_is_listed_with_the_rounds_that_are_over(tmp_path: Path)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+
+
+def test_rounds_that_are_over_are_read_from_the_end_of_the_event_file(tmp_path: Path) -> None:
+    """Before the records lie 64 GB of nothing, which no test has time to read."""
+    file = EventFile(tmp_path / "made", None)
+    file.add(summary.scalar("system/round_s", 0.5), 6)
+    for client in range(5000):  # far more than is read at first
+        file.add(summary.scalar(f"client/train/loss/{client}", 0.5), 7)
+    file.add(summary.text("notes", "system/round_s is no round"), 9)
+    file.close()
+    (path,) = (tmp_path / "made").iterdir()
+    assert rounds_over(path.parent) == 6
+    with (tmp_path / path.name).open("wb") as large:
+        large.seek(1 << 36)
+        large.write(path.read_bytes())
+    assert rounds_over(tmp_path) == 6
+    EventFile(tmp_path / "none", None).close()
+    assert rounds_over(tmp_path / "none") == 0
 
 
 def test_clients_accuracies_are_listed_as_their_mean(tmp_path: Path) -> None:

@@ -28,6 +28,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"clients.count": 7, "evaluation.select.share": 0.9, "data.partition.name": "iid"},
         "evaluation.select.share: found 0.9, which holds out 50 of 60 training images and leaves too few (client ",
     ),
+    "the smallest share of evaluation.select, which leaves a client too few images": (
+        {
+            "data": {"name": "imagefolder", "path": "pairs", "partition": {"name": "iid"}},
+            "clients.count": 7,
+            "evaluation.select.share": 0.1,
+        },
+        "evaluation.select.share: found 0.1, which holds out 10 of 20 training images and leaves too few (client 3 "
+        "has 1 image; the simclr objective needs batches of at least 2); allowed: evaluation.select=null (the "
+        "smallest share leaves too few, too)",
+    ),
+    "the smallest share of evaluation.select, which leaves too few images to deal": (
+        {"clients.count": 55, "evaluation.select.share": 0.01, "data.partition.name": "iid"},
+        "evaluation.select.share: found 0.01, which holds out 10 of 60 training images and leaves too few "
+        "(clients.count: 55, but there are only 50 images to share out); allowed: evaluation.select=null (the "
+        "smallest share leaves too few, too)",
+    ),
     "a share of evaluation.select that leaves too few images to deal": (
         {"clients.count": 12, "evaluation.select.share": 0.9, "data.partition.name": "iid"},
         "evaluation.select.share: found 0.9, which holds out 50 of 60 training images and leaves too few "
@@ -77,6 +93,11 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     (tmp_path / "plain/train").mkdir(parents=True)
     for number in range(32):
         Image.new("L", (8, 8), number).save(tmp_path / f"plain/train/{number}.png")
+    for split in ("train", "test"):
+        for number in range(20):  # two of a class
+            image = tmp_path / f"pairs/{split}/{number // 2}/{number}.png"
+            image.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (8, 8), number).save(image)
     (tmp_path / "empty.pth").write_bytes(b"")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return caller(tmp_path, monkeypatch, capsys)

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

@@ -14,8 +14,9 @@ from sklearn.datasets import load_digits
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.readers.columns import Columns
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import HUGGING_FACE, pictures, png, put, write_parquet
 
 
@@ -141,6 +142,8 @@ def test_ids_are_a_column_or_the_images_path_or_file_and_row(tmp_path: Path) -> 
     assert [name for name, _ in rows(parquet(file))] == ["p", "q", "r"]
     with pytest.raises(UserError, match=r"^--id: found 'nobody'; .*x\.parquet has the columns image, patient, id"):
         parquet(file, "nobody")
+    with pytest.raises(UserError, match=r"^--id: found 'Patients'; .*image, patient, id; did you mean patient\?$"):
+        parquet(file, "Patients")
     with pytest.raises(UserError, match=r"^--id: found 'image' of type struct<.*allowed: text or integers"):
         parquet(file, "image")
 

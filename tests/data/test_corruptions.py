@@ -13,8 +13,9 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data import corruptions as C
 from rayfed_ssl.data.feature_skew import skew_features
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.partition import FeatureSkew, partition
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 
 
 def image(channels: int = 3, size: int = 32) -> np.ndarray:

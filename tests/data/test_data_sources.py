@@ -10,8 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.store import FORMAT
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import fetch, pictures, write_parquet
 
 

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.images import Listing, Source
-from rayfed_ssl.data.sources import SOURCES, SourceConfig, SourceKind, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SOURCES, SourceConfig, SourceKind
 
 
 def open_numpy(config: SourceConfig, cache: Path, key: str) -> Source:

@@ -15,8 +15,9 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.holdout import stratified_halves, stratified_share
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.readers.folders.names import groups_of
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings.files import parse_overrides
 from rayfed_ssl.simulation.checks import split_groups

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.data.catalogue import catalogued
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.tiny import run_locally, tiny
 
 

@@ -15,8 +15,9 @@ from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.catalogue import Catalogue, catalogued
 from rayfed_ssl.data.holdout import stratified_halves
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.store import FORMAT
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.remarks import untested_classes
 from rayfed_ssl.simulation.checks import check_labels

@@ -264,7 +264,7 @@ def test_what_it_says_of_itself_is_what_a_run_goes_by(tmp_path: Path, monkeypatc
     assert ignored_clients(config, owned) == []
     share, select = {"data__public__source": "share"}, {"evaluation__select": {"share": 0.2}}
     assert config_of(**share)
-    monkeypatch.setattr("rayfed_ssl.data.sources.load", lambda *_: owned.dataset)
+    monkeypatch.setattr("rayfed_ssl.data.loading.load", lambda *_: owned.dataset)
     assert load_federation(config, tmp_path).own_tests is None
     monkeypatch.setattr(Given, "natural", True)
     with pytest.raises(UserError, match="'share' cannot be taken out of `given`; allowed: client 0, source"):

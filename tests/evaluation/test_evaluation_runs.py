@@ -24,7 +24,7 @@ from rayfed_ssl.base.weights import pack
 from rayfed_ssl.config import load
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.holdout import stratified_share
-from rayfed_ssl.data.sources import load as load_images
+from rayfed_ssl.data.loading import load as load_images
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.models import load_exported

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.exporting import standalone
 from rayfed_ssl.exporting.embed import table_of
 from rayfed_ssl.exporting.encoders import run_encoder

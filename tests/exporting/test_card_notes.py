@@ -21,6 +21,7 @@ from rayfed_ssl.base.notes import Note, as_notes, public_lines
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.holdout import held_out_notes
 from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.partition import FromFile, Natural
 from rayfed_ssl.data.pixels import near_copies
 from rayfed_ssl.data.pixels.copies import copies
@@ -33,7 +34,7 @@ from rayfed_ssl.data.readers.ownership import shared_notes, ungrouped, untrained
 from rayfed_ssl.data.readers.split_rows import NO_LABEL, Beside
 from rayfed_ssl.data.recipes import AugmentConfig
 from rayfed_ssl.data.source_notes import recounted
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
 from rayfed_ssl.exporting.encoders import run_encoder

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import load_federation
+from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference

@@ -10,7 +10,7 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build, load
-from rayfed_ssl.data import sources
+from rayfed_ssl.data import loading
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings.files import ConfigError
@@ -27,7 +27,7 @@ def config_of(seed: int = 0, **public: Any) -> RunConfig:
 
 
 def test_a_sample_of_the_public_images_is_drawn_with_the_runs_seed() -> None:
-    whole = sources.load(SourceConfig(name="digits", image_size=8)).train
+    whole = loading.load(SourceConfig(name="digits", image_size=8)).train
     everything = load_federation(config_of()).public
     assert everything is not None
     np.testing.assert_array_equal(everything.pixels, whole.pixels)

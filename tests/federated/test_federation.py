@@ -14,7 +14,8 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.corruptions import rotation
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import Federation, load_federation, require_public
 from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.local_optimizer import (
     moments,
@@ -21,6 +21,7 @@ from rayfed_ssl.federated.local_optimizer import (
     round_learning_rate,
     with_moments,
 )
+from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.settings.blocks import OptimizerConfig
 from rayfed_ssl.settings.files import ConfigError

@@ -11,8 +11,9 @@ import pytest
 from rayfed_ssl.base.notes import Note, texts
 from rayfed_ssl.config import build
 from rayfed_ssl.data.images import Dataset, Images
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.copies import copies
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.remarks import (
     FEW,

@@ -28,26 +28,16 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.uploads import Correlation
 from rayfed_ssl.leak.auc import AucEstimate, null_deviation
-from rayfed_ssl.leak.audit import (
-    AGREEMENT,
-    FALL,
-    LEAST,
-    LOSS,
-    UNTRAINED,
-    VIEWS,
-    Audit,
-    Finding,
-    draw_sets,
-    summary,
-    suspicious,
-)
+from rayfed_ssl.leak.audit import AGREEMENT, FALL, LOSS, VIEWS, Audit
+from rayfed_ssl.leak.findings import Finding, summary, suspicious
+from rayfed_ssl.leak.members import LEAST, draw_sets
 from rayfed_ssl.leak.replay import replayed
 from rayfed_ssl.leak.run import added, leak, numbered
 from rayfed_ssl.leak.scores import agreement
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.methods.fedfoa import pack_triangle
 from rayfed_ssl.methods.fedmd import subset
-from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL
+from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL, UNTRAINED
 from rayfed_ssl.simulation.checks import describe
 from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
@@ -329,7 +319,7 @@ def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
     run_locally(tiny("fedsimclr", {**few, "data.partition.name": "dirichlet"}), tmp_path / "run")
     sizes = {f.client: f.members for f in leak(tmp_path / "run", clients=[0, 1]).findings}
     assert sizes[0] < sizes[1]
-    monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", sizes[0] + 1)
+    monkeypatch.setattr("rayfed_ssl.leak.members.LEAST", sizes[0] + 1)
     said: list[str] = []
     assert {f.client for f in leak(tmp_path / "run", say=said.append).findings} == {1}
     assert said[-1] == "1 other client not audited: --client NUMBER or NAME, which may be repeated, chooses"
@@ -337,7 +327,7 @@ def test_who_has_too_few_images_is_passed_over_or_told_who_has_enough(
         UserError, match=r"client 0 has \d+ training images with a held-out image .*; clients that have enough: 1$"
     ):
         leak(tmp_path / "run", clients=[0, 1])
-    monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", sizes[1] + 1)
+    monkeypatch.setattr("rayfed_ssl.leak.members.LEAST", sizes[1] + 1)
     with pytest.raises(
         UserError, match=rf"client 1 has {sizes[1]} training images .*; no client has enough, this one has most$"
     ):
@@ -520,7 +510,7 @@ def test_every_kind_of_message_has_an_attack(
 def test_clients_with_tasks_of_their_own_begin_with_heads_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayfed_ssl.leak.audit.LEAST", 2)
+    monkeypatch.setattr("rayfed_ssl.leak.members.LEAST", 2)
     changes = {**OWN["fedlinked"], "data.limit": 700, "train.rounds": 1, "evaluation.protocols": []}
     run_locally(tiny("fedlinked", changes), tmp_path / "run")
     found = leak(tmp_path / "run")

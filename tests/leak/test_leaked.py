@@ -20,7 +20,8 @@ from rayfed_ssl.report.dispatch import report_of
 from tests.records.test_comparison import run_folder
 from tests.report.test_page import Parsed
 from tests.tiny import tiny_run
-from tune.comparison import from_methods, run_comparison
+from tune.comparison import run_comparison
+from tune.variants import from_methods
 
 
 def audited(run: Path, *areas: tuple[int, str, float], members: int = 120, null: float | None = 0.03) -> Path:

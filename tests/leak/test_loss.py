@@ -15,17 +15,19 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from rayfed_ssl.base.weights import Weights, pack, unpack
-from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.leak.auc import AucEstimate, area, null_deviation
-from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, FALL, LOSS, UNTRAINED, Audit, Finding, Sets, draw_sets
+from rayfed_ssl.leak.audit import AGREEMENT, BESIDE, FALL, LOSS, Audit
+from rayfed_ssl.leak.findings import Finding
 from rayfed_ssl.leak.loss import heads_in_float64, losses, taking_features
+from rayfed_ssl.leak.members import Sets, draw_sets
 from rayfed_ssl.leak.replay import RecordedExchange, replayed
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.models import HeadConfig, ModelConfig
 from rayfed_ssl.models.network import Network, build_network
-from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step
+from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, target_modules
 from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.objectives.supervised import Supervised, SupervisedConfig
+from rayfed_ssl.records.leaked import UNTRAINED
 from rayfed_ssl.simulation.resuming import load_moved
 from tests import reference
 from tests.leak.test_leak import finished

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig, build, load
-from rayfed_ssl.data import sources
+from rayfed_ssl.data import loading
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.images import Dataset, Images
 from rayfed_ssl.federated.federation import load_federation
@@ -789,7 +789,7 @@ def test_the_paper_profile_gives_table_4_1(monkeypatch: pytest.MonkeyPatch) -> N
     names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
     images = Images(np.zeros((50_000, 1, 1, 3), np.uint8), labels, names)
-    monkeypatch.setattr(sources, "load", lambda *_: Dataset("cifar10", images, images, ""))
+    monkeypatch.setattr(loading, "load", lambda *_: Dataset("cifar10", images, images, ""))
     federation = load_federation(config)
     counts = [{name: len(indices) for name, indices in shard.items()} for shard in federation.shards]
     four = {"train": 4374, "es": 600, "rb": 486, "test": 540}

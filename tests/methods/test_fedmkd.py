@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.methods import fedmkd
 from rayfed_ssl.methods.fedmkd import Attention, distillation
+from rayfed_ssl.objectives.base import target_modules
 from rayfed_ssl.objectives.byol import regression
 from rayfed_ssl.objectives.distillation import mixed_teacher
 from rayfed_ssl.objectives.moco import queue_contrast

@@ -69,6 +69,15 @@ def test_a_client_that_is_asked_again_in_a_round_draws_other_directions() -> Non
     assert drawn[0] == drawn[2] != drawn[1]
 
 
+@pytest.mark.parametrize("uniformity", [0.5, 0])
+def test_the_plug_in_beside_fedu2s_own_regulariser_draws_other_directions(uniformity: float) -> None:
+    config = tiny("fedu2", plugins=[{"name": "fur"}], method__uniformity=uniformity, **FAST)
+    client = Worker(config, load_federation(config)).client(METHODS["fedu2"].client, 0, 1, "train", {})
+    half: Any = client.plugins["fur"]
+    alike = torch.rand(8, generator=half.draws).equal(torch.rand(8, generator=client.generator("fur")))
+    assert alike == (uniformity == 0)
+
+
 @pytest.mark.parametrize(
     ("lr", "relative", "wanted"),
     [

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 
 from rayfed_ssl.base.weights import pack, unpack
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.federated.client import target_modules
 from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.methods import orchestra
 from rayfed_ssl.methods.parts.centroids import fit_centroids, local_centroids, spread
+from rayfed_ssl.objectives.base import target_modules
 from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.objectives.clustering import cluster_agreement
 from tests.methods.rounds import client, config_of, played, started, worker

@@ -14,8 +14,9 @@ from torchvision.transforms import v2
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.recipes import PRESETS
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.models.transform import Transform
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.comparison import Comparison, Difference, Row
 from rayfed_ssl.records.comparison_choice import choice, selected
-from rayfed_ssl.records.comparison_files import cells, write
+from rayfed_ssl.records.comparison_files import cells, latex, markdown, write
 from rayfed_ssl.records.comparison_notes import cautions, notes
 from rayfed_ssl.records.comparison_rows import _compared, of_variants
 from rayfed_ssl.records.image_pairs import DrawnInterval
@@ -70,6 +70,16 @@ def test_a_row_of_the_short_table_is_mean_deviation_paired_difference_and_bytes(
     table = lines[1 : next(place for place, line in enumerate(lines) if line.startswith("Last round"))]
     assert len(table) == 9  # a line for each row, the head and its rule, and an empty line before and after
     assert max(map(len, table)) <= 80
+
+
+def test_an_accuracy_that_is_almost_1_does_not_read_as_1(tmp_path: Path) -> None:
+    ends = {"a": 0.99984, "b": 1.0}
+    near = of_variants({name: [run_folder(tmp_path / name, 0, [0.2, end])] for name, end in ends.items()}, {})
+    assert [line.split()[:2] for line in printed(near, 120) if line.split()[:1] in (["a"], ["b"])] == [
+        ["a", ">.999"], ["b", "1.000"],
+    ]  # fmt: skip
+    assert "| a | >.999 |" in markdown(near)
+    assert "a & $>$.999 &" in latex(near)
 
 
 def test_three_protocols_fit_a_narrow_terminal_with_the_difference_below_the_mean(tmp_path: Path) -> None:

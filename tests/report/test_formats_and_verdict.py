@@ -19,6 +19,11 @@ from rayfed_ssl.terminal.progress import conclude
     ("shown", "expected"),
     [
         (formats.percent(0.84123), "84.1 %"),
+        (formats.percent(0.99984), ">99.9 %"),
+        (formats.percent(0.0002), "<0.1 %"),
+        (formats.percent(1.0), "100.0 %"),
+        (formats.percent(0.0), "0.0 %"),
+        (measures.shown("knn_auc", 0.99984), ">.999"),
         (formats.percent(None), "–"),
         (formats.percent(float("nan")), "–"),
         (formats.points(-0.0123), "−1.2"),

@@ -9,7 +9,8 @@ from PIL import Image
 
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.config import RunConfig
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.simulation.checks import image_notes
 from tests.data.files import pictures, put

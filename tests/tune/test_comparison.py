@@ -31,7 +31,8 @@ from tests.command_line import caller
 from tests.tiny import encoders, measured
 from tests.tune.sweeps import RUN
 from tune import comparison as module
-from tune.comparison import _shown_metric, from_file, from_methods, refusal, run_comparison
+from tune.comparison import run_comparison
+from tune.variants import from_file, from_methods, refusal, shown_metric
 
 SMALL = {**RUN, "data": {"name": "digits", "image_size": 8, "limit": 60, "test_limit": 30}, "checkpoint": {"every": 1}}
 CHEAP = {"resources": {"device": "cpu", "cpus_per_client": 0.5}}
@@ -113,9 +114,9 @@ def test_lines_about_runs_show_what_chooses_and_no_test_labels(base: Path, tmp_p
 def test_where_not_all_runs_have_what_chooses_lines_show_the_time(base: Path) -> None:
     held_out = {"method.name": "local", "evaluation.select": {"share": 0.2}}
     made = from_file(variants_file(base, variants={"fedsimclr": None, "held out": held_out}))
-    assert _shown_metric(made, None) == "accuracy.knn"
-    assert _shown_metric(made, "select.knn") == "wall_s"
-    assert _shown_metric(from_file(variants_file(base, variants={"held out": held_out})), "select.knn") == "select.knn"
+    assert shown_metric(made, None) == "accuracy.knn"
+    assert shown_metric(made, "select.knn") == "wall_s"
+    assert shown_metric(from_file(variants_file(base, variants={"held out": held_out})), "select.knn") == "select.knn"
 
 
 @pytest.mark.long

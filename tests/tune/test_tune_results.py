@@ -18,10 +18,10 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.config import load as load_run
 from rayfed_ssl.records.sweep_choice import choose, labels_of, starts_of
-from rayfed_ssl.records.tables import METRICS, Commit, Metric, metrics_parts
+from rayfed_ssl.records.tables import METRICS, Commit, Metric, PartitionRows, metrics_parts, write_partition
 from rayfed_ssl.records.tables import table as metrics_table
 from rayfed_ssl.report.dispatch import report_of
-from rayfed_ssl.report.sweep_verdict import remarks, verdict
+from rayfed_ssl.report.sweep_verdict import verdict
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint
@@ -53,7 +53,7 @@ def booked(made: Sweep, folder: Path, values: dict[int, tuple[str, float | None]
 
 
 def told(results: Results) -> list[str]:
-    return remarks(results.choice, results.sweep.settings.metric)
+    return results.remarks
 
 
 def test_the_winner_has_the_best_worst_repeat_among_complete_configurations(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
     for metric, words in (
         ("accuracy.knn", "Chosen by test labels."),
         ("best.knn.value", "Chosen by test labels."),
-        ("select.knn", "Chosen by held-out labels."),
+        ("select.knn", "Chosen by held-out labels, of 24 images in each trial."),
         ("features.rankme", "Chosen without labels."),
     ):
         made = sweep(tmp_path / metric, f"metric={metric}", "evaluation.select={share: 0.2}", **GRID)
@@ -161,7 +161,9 @@ def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
                 "best": {"knn": {"value": 0.9 - value, "by": "test labels"}},
             }
             path.write_text(json.dumps(summary))
+            write_partition(path.parent, PartitionRows({}, np.zeros(120, np.int64), held_out=np.arange(24)))
         results = collect(made, book)
+        assert json.loads((out / "choice.json").read_text())["remarks"] == told(results)
         assert results.choice.winner == (1 if metric in ("select.knn", "features.rankme") else 0)
         assert told(results)[0] == words
         assert pq.read_table(out / "results.parquet").to_pylist()[1]["select.knn"] == 0.7

@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import Block, UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import nearest, printable
 from rayfed_ssl.data.readers import one_hot, split_column
 from rayfed_ssl.data.readers.column_values import count_likely_labels
 from rayfed_ssl.data.readers.ownership import bare, is_group, ungrouped
@@ -76,6 +76,7 @@ def column_named(
     if wanted is not None and wanted not in schema.names:
         raise UserError(
             f"{key}.columns.{what}: found {printable(repr(wanted))}; {printable(file)} has the columns {has}"
+            f"{nearest(wanted, schema.names, 1)}"
         )
     name = wanted if wanted is not None else next((name for name in usual if name in schema.names), "")
     if name and schema.names.count(name) > 1:
@@ -140,8 +141,6 @@ def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Arr
     counts = {name: count for name in names[:MOST_UNREAD] if (count := count_likely_labels(values(name)))}
     if classes and (classes.certain or not counts.keys() - {*classes.names}):
         return f"; {classes.advice}"
-    if classes and len(classes.names) > 2:
-        counts = {name: count for name, count in counts.items() if name not in classes.names}
     if not counts:
         return ""
     told = [f"{printable(name, 40)} ({count} values)" for name, count in list(counts.items())[:3]]

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import composed, plural, printable
+from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.readers.column_values import is_text, of_text_or_numbers, whole_numbers
 
 BETWEEN = "|"
@@ -91,7 +91,7 @@ def _ones(column: pa.ChunkedArray) -> NDArray[np.int8] | str:
 @dataclass(frozen=True)
 class LikelyClasses:
     """Columns side by side that look like a class each, a line on them with the key that reads them, and whether hardly
-    anything else can be meant: each row has one 1 in three columns or more.
+    anything else can be meant: they are three or more.
     """
 
     names: list[str]
@@ -100,36 +100,26 @@ class LikelyClasses:
 
 
 def likely_classes(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]], key: str) -> LikelyClasses | None:
-    """The columns that look like a class each: of 0 and 1 alone, two or more with one 1 in every row, or, where there
-    are none, three or more of which rows have none or several. None where there are neither.
+    """The columns that look like a class each: two or more of 0 and 1 alone with one 1 in every row. None where there
+    are none: columns of which rows have none or several are as likely to be flags of their own.
 
     Args:
         names: columns that are not read, in their order.
         values: a column's values, in parts.
     """
-    best = None
     for run in _runs(names, values):
-        counts = np.sum([*run.values()], axis=0)
-        every = bool((counts == 1).all())
-        if every or (best is None and len(run) > 2 and counts.any()):
-            best = LikelyClasses([*run], _advised([*run], counts, key), every and len(run) > 2)
-        if every:
-            break
-    return best
+        if (np.sum([*run.values()], axis=0) == 1).all():
+            return LikelyClasses([*run], _advised([*run], key), len(run) > 2)
+    return None
 
 
-def _advised(names: Sequence[str], counts: NDArray[np.int64], key: str) -> str:
-    """The line on the columns, of which each row (n,) has so many 1."""
+def _advised(names: Sequence[str], key: str) -> str:
+    """The line on the columns, of which each row has one 1."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     shown = printable(", ".join(names[:MOST_NAMED]), 120) + more
     listed = f"{key}.columns.label=[{','.join(map(_in_yaml, names))}]"
     by_key = quote(listed) if len(names) <= MOST_WRITTEN else f"a list of them in {key}.columns.label"
-    none, several = int((counts == 0).sum()), int((counts > 1).sum())
-    if not none and not several:
-        return f"{shown} hold one 1 in each row: {by_key} reads them as classes"
-    counted = ((several, "several"), (none, "none"))
-    said = ", ".join(f"{plural(count, 'row has', 'rows have')} {what}" for count, what in counted if count)
-    return f"{shown} hold 0 and 1 alone ({said}): if they are a class each, {by_key} reads them"
+    return f"{shown} hold one 1 in each row: {by_key} reads them as classes"
 
 
 def _in_yaml(name: str) -> str:

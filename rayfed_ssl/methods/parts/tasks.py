@@ -22,11 +22,12 @@ from torch import Tensor
 
 from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.evaluation import SELECT, EncoderValues, outcomes_of
-from rayfed_ssl.federated.client import EncoderClient, descend
+from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.method import ClientFootprint
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives.base import Batch
 from rayfed_ssl.settings.blocks import MethodConfig

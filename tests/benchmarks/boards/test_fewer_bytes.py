@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from boards import fewer_bytes as fewer
-from boards import rows, tables
+from boards import rows
 
 from rayfed_ssl.base.quantizing import quantized_bytes
 from rayfed_ssl.federated.local_optimizer import round_learning_rate
 from tests.benchmarks import made
 
-BOARD, ROUNDS, RECIPE = (tables.load_board(path) for path in (rows.BYTES, rows.ROUNDS, rows.RECIPE))
+BOARD, ROUNDS, RECIPE = (rows.load_board(path) for path in (rows.BYTES, rows.ROUNDS, rows.RECIPE))
 
 
 def row(method: str, seed: int, knn: float, megabytes: float, **others: Any) -> rows.Record:
@@ -73,7 +73,7 @@ def test_all_take_as_many_local_steps(board: Mapping[str, Any], method: str, ste
 
 def test_what_is_taken_together_was_measured_by_itself() -> None:
     coded, fewer_rounds = BOARD["methods"]["up2_down8"], ROUNDS["methods"]["rounds_5"] | {"evaluation.every": 5}
-    momentum = tables.load_board(rows.MOMENTUM)["methods"]["momentum_05"]
+    momentum = rows.load_board(rows.MOMENTUM)["methods"]["momentum_05"]
     assert RECIPE["methods"] == {
         "fedsimclr": {},
         "rounds_5_coded": fewer_rounds | coded,

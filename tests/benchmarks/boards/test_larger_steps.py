@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from boards import rows, tables
+from boards import rows
 
-BOARD, STEPS = tables.load_board(), tables.load_board(rows.SERVER_STEPS)
+BOARD, STEPS = rows.load_board(), rows.load_board(rows.SERVER_STEPS)
 UNION = "centralized_equal_steps"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from boards import longer, rows, tables
+from boards import longer, markdown, rows
 
 from tests.benchmarks import made
 
-LONGER, BOARD = tables.load_board(rows.LONGER), tables.load_board()
+LONGER, BOARD = rows.load_board(rows.LONGER), rows.load_board()
 
 
 def row(method: str, rounds: int, knn: float, seed: int = 0, **others: Any) -> rows.Record:
@@ -56,7 +56,7 @@ def test_methods_of_one_board_alone_are_left_out() -> None:
     text = longer.change([one for one in SHORT if one["method"] != "local"], LONG, LONGER)
     assert "`local`" not in text
     assert "0.300 -> 0.430 | 0.400 -> 0.530 | 0.200 -> 0.330 | -0.100 -> -0.020" in text
-    assert longer.change(SHORT, [], LONGER) == f"Longer runs are {tables.NOT_RUN}."
+    assert longer.change(SHORT, [], LONGER) == f"Longer runs are {markdown.NOT_RUN}."
 
 
 @pytest.mark.parametrize("method", LONGER["methods"])

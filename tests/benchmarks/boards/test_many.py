@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boards import many, rows, tables
+from boards import many, rows
 from scipy import stats
 
 from tests.benchmarks import made
 
-BOARD = tables.load_board(rows.MANY)
+BOARD = rows.load_board(rows.MANY)
 KNN = {
     "fedsimclr": (0.40, 0.41, 0.43),
     "fedsc": (0.35, 0.37, 0.36),
@@ -59,7 +59,7 @@ def test_without_the_reference_of_both_there_is_nothing_to_say(few: list[Any]) -
 
 @pytest.mark.parametrize("method", BOARD["methods"])
 def test_a_cell_is_the_leaderboards_but_for_clients_rounds_and_what_its_server_computes(method: str) -> None:
-    main = tables.load_board()
+    main = rows.load_board()
     named = BOARD["stands_for"].get(method, method)
     own, known = BOARD["methods"][method], main["methods"][named]
     changed = {key for key in own.keys() | known.keys() if own.get(key) != known.get(key)}

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boards import momentum, rows, tables
+from boards import markdown, momentum, rows
 from scipy import stats
 
 from tests.benchmarks import made
 
-BOARDS = {path: tables.load_board(path) for path in momentum.BOARDS}
-MAIN, MANY = tables.load_board(), tables.load_board(rows.MANY)
+BOARDS = {path: rows.load_board(path) for path in momentum.BOARDS}
+MAIN, MANY = rows.load_board(), rows.load_board(rows.MANY)
 GAINS = {"cifar10": (0.02, 0.03, 0.01), "fashion_mnist": (0.01, 0.00, 0.02)}  # of seeds 3, 4, 5
 
 
@@ -59,8 +59,8 @@ def test_each_method_stands_against_itself_by_partition_and_in_the_mean() -> Non
         ["`fedsimclr`", "0.5", "Dirichlet 0.1", "10", "6"],
         ["`fedsimclr`", "0.5", "two classes per client", "10", "6"],
         ["`fedsimclr`", "0.5", "Dirichlet 0.1", "25", "6"],
-        ["`fedsimclr`", "0.9", tables.SPLITS["many_clients"], "20", "6"],
-        ["`fedsimclr`", "0.9", f"{tables.SPLITS['many_clients']}, CIFAR-10 alone", "60", "3"],
+        ["`fedsimclr`", "0.9", markdown.SPLITS["many_clients"], "20", "6"],
+        ["`fedsimclr`", "0.9", f"{markdown.SPLITS['many_clients']}, CIFAR-10 alone", "60", "3"],
         ["`fedbyol`", "0.5", "Dirichlet 0.1", "10", "6"],
     ]
     by_knn = [float(cell[5].split()[0]) for cell in cells]

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boards import agreement, overall, rows, tables, verdicts
+from boards import agreement, overall, rows, verdicts
 from boards.rows import MIXED
 from scipy import stats
 
 from tests.benchmarks.made import row
 
-BOARD = tables.load_board()
+BOARD = rows.load_board()
 DATA, PARTITIONS = ("fashion_mnist", "cifar10"), ("iid", "dirichlet", "two_classes")
 PLACES = [(data, partition) for data in DATA for partition in PARTITIONS]
 

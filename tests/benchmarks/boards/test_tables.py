@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boards import tables
+from boards import budget, markdown, pairing, tables, tuning_tables
 from scipy import stats
 
 from tests.benchmarks.made import row, rows
 
-BOARD = tables.load_board()
+BOARD = rows.load_board()
 
 
 def lines_of(made: list[rows.Record]) -> dict[str, dict[str, str]]:
@@ -85,7 +85,7 @@ def test_among_mixed_architectures_those_that_both_end_with_are_compared() -> No
         for measure in ("kNN", "linear"):
             assert lines[f"`{method}`"][f"{measure} over local"] == f"{pairs.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
     assert [lines[f"`{method}`"]["rank"] for method in ("flesd", "feddf", "local")] == ["1", "2", "-"]
-    assert tables.beyond(made[1], {**made[0], "by_encoder": scores(b=0.3)}, "knn") is None  # none in common
+    assert pairing.beyond(made[1], {**made[0], "by_encoder": scores(b=0.3)}, "knn") is None  # none in common
 
 
 def test_the_untrained_encoder_of_a_mixed_table_is_that_of_training_alone() -> None:
@@ -95,9 +95,9 @@ def test_the_untrained_encoder_of_a_mixed_table_is_that_of_training_alone() -> N
 
 
 def test_a_value_that_one_seed_lacks_is_no_mean() -> None:
-    assert tables.number([0.5, None]) == "-"
-    assert tables.number([], none="not run yet") == "not run yet"
-    assert tables.number([0.5]) == "0.500"
+    assert markdown.number([0.5, None]) == "-"
+    assert markdown.number([], none="not run yet") == "not run yet"
+    assert markdown.number([0.5]) == "0.500"
 
 
 EFFECTS = {"fedca": 0.03, "fedprox": 0.01, "fedsimclr": 0.0, "fedsc": -0.02, "flesd": -0.05}  # the truth, best first
@@ -116,8 +116,8 @@ def additive(seen: dict[str, tuple[int, ...]], **others: Any) -> list[rows.Recor
 
 def test_ranks_are_of_the_methods_whatever_seeds_they_have() -> None:
     made = [*additive(SEEN), row("fedbyol", 0, None, status="diverged"), row("fedx", 9, 0.95), row("local", 0, 0.9)]
-    methods = tables.of_table(made, "cifar10", "iid", rows.ONE)
-    found = tables.over(methods, "fedsimclr")
+    methods = pairing.of_table(made, "cifar10", "iid", rows.ONE)
+    found = pairing.over(methods, "fedsimclr")
     assert {method: found[method] for method in EFFECTS} == pytest.approx(EFFECTS)
     assert found.keys() == {*EFFECTS, "local"}  # the others have no seed in common with FedSimCLR
     cells = lines_of(made)
@@ -126,7 +126,7 @@ def test_ranks_are_of_the_methods_whatever_seeds_they_have() -> None:
     assert [cells[name]["rank"] for name in order] == ["1", "2", "3", "4", "5", "-", "-", ""]
     means = {m: np.mean([r["knn"] for r in s.values()]) for m, s in methods.items() if m in EFFECTS}
     assert sorted(means, key=lambda m: -means[m])[0] == "fedsc"  # what the seeds alone would say
-    assert tables.ranks({"a": 0.1, "b": 0.1, "c": 0.3}) == {"a": 2.5, "b": 2.5, "c": 1}
+    assert pairing.ranks({"a": 0.1, "b": 0.1, "c": 0.3}) == {"a": 2.5, "b": 2.5, "c": 1}
 
 
 def test_equal_means_share_a_rank_whatever_floating_point_makes_of_their_sums() -> None:
@@ -135,16 +135,16 @@ def test_equal_means_share_a_rank_whatever_floating_point_makes_of_their_sums() 
     made = [row(method, seed, n / 5000) for method, each in right.items() for seed, n in enumerate(each)]
     of_seeds = [[n / 5000 - base / 5000 for n, base in zip(right[m], right["fedsimclr"], strict=True)] for m in right]
     assert np.mean(of_seeds[1]) != np.mean(of_seeds[2])  # else this tests nothing
-    found = tables.over(tables.of_table(made, "cifar10", "iid", rows.ONE), "fedsimclr")
+    found = pairing.over(pairing.of_table(made, "cifar10", "iid", rows.ONE), "fedsimclr")
     assert found["fedca"] == found["fedsc"] == pytest.approx(0.001, abs=1e-12)
-    assert tables.ranks(found) == {"fedsimclr": 3, "fedca": 1.5, "fedsc": 1.5}
+    assert pairing.ranks(found) == {"fedsimclr": 3, "fedca": 1.5, "fedsc": 1.5}
 
 
 def test_readmes_table_and_the_tuned_ones_have_the_order_of_the_tables() -> None:
     made = additive(SEEN, partition="dirichlet", minutes=1.0, keys="{}")
     shown = tables.short(made, BOARD).splitlines()[5:]
     assert [line.split("`")[1] for line in shown] == ["fedca", "fedprox", "fedsimclr", "fedsc", "flesd"]
-    tuned = tables.gained([{**each, "table": rows.TUNED} for each in made], BOARD).splitlines()[2:]
+    tuned = tuning_tables.gained([{**each, "table": rows.TUNED} for each in made], BOARD).splitlines()[2:]
     assert [line.split("`")[1] for line in tuned] == list(EFFECTS)
 
 
@@ -152,12 +152,12 @@ def test_stability_is_of_the_methods_that_two_seeds_have() -> None:
     values = {0: [0.5, 0.4, 0.3, 0.2], 1: [0.5, 0.4, 0.2, 0.3], 2: [0.2, 0.4, 0.3, 0.5]}
     methods = {m: {s: row(m, s, values[s][i]) for s in values} for i, m in enumerate("abcd")}
     taus = [stats.kendalltau(values[a], values[b]).statistic for a, b in ((0, 1), (0, 2), (1, 2))]
-    assert tables.stability(methods) == pytest.approx(np.mean(taus))
-    assert tables.stability({m: {0: seeds[0]} for m, seeds in methods.items()}) is None
+    assert pairing.stability(methods) == pytest.approx(np.mean(taus))
+    assert pairing.stability({m: {0: seeds[0]} for m, seeds in methods.items()}) is None
     methods |= {"e": {0: row("e", 0, 0.1)}, "f": {1: row("f", 1, 0.9)}, "g": {2: row("g", 2, 0.9, status="diverged")}}
-    assert tables.stability(methods) == pytest.approx(np.mean(taus))  # of one seed each: no pair has them
+    assert pairing.stability(methods) == pytest.approx(np.mean(taus))  # of one seed each: no pair has them
     two = {m: {s: row(m, s, values[s][i]) for s in values} for i, m in enumerate("ab")}
-    assert tables.stability(two) is None
+    assert pairing.stability(two) is None
 
 
 def test_a_caption_says_what_ranks_are_and_how_settings_were_chosen() -> None:
@@ -182,7 +182,7 @@ def test_a_caption_says_what_ranks_are_and_how_settings_were_chosen() -> None:
     assert "as its grid chose on images of CIFAR-10, see" in caption
     gain = "views, temperature and learning rate were chosen by FedSimCLR's gain; no other method was tuned"
     for path, chosen in ((rows.BOARD, gain), (rows.FIELD, "views and optimiser are EasyFL's; no method was tuned")):
-        board = tables.load_board(path)
+        board = rows.load_board(path)
         untuned = " ".join(tables.page(made, board).split("\n\n")[0].split())
         assert chosen in untuned
         assert untuned.endswith(f"each has its defaults and the keys of `benchmarks/{path.name}`.")
@@ -197,14 +197,14 @@ def test_the_page_names_tables_without_a_row() -> None:
 
 
 def test_the_criterion_is_of_gain_and_spread() -> None:
-    assert tables.criterion([0.08, 0.09, 0.10]) == "holds"  # deviation 0.01, a quarter of the gain 0.0225
-    assert tables.criterion([0.05, 0.09, 0.13]) == "spread too large: 0.0400 of 0.0225"
-    assert tables.criterion([0.07, 0.08]) == "gain too small"
-    assert tables.criterion([0.5]) == "spread not run yet"
+    assert budget.criterion([0.08, 0.09, 0.10]) == "holds"  # deviation 0.01, a quarter of the gain 0.0225
+    assert budget.criterion([0.05, 0.09, 0.13]) == "spread too large: 0.0400 of 0.0225"
+    assert budget.criterion([0.07, 0.08]) == "gain too small"
+    assert budget.criterion([0.5]) == "spread not run yet"
 
 
 def test_confirmed_shows_gains_by_seed() -> None:
-    text = tables.confirmed([row("fedsimclr", 0, 0.35, **SCORES), row("fedsimclr", 1, 0.30, **SCORES)], BOARD)
+    text = budget.confirmed([row("fedsimclr", 0, 0.35, **SCORES), row("fedsimclr", 1, 0.30, **SCORES)], BOARD)
     (line,) = [line for line in text.splitlines() if "| CIFAR-10 | 0, 1 | knn " in line]
     assert "+0.100, +0.050 | 0.075 ± 0.035" in line
     assert "not run yet" in text

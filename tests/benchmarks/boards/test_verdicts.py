@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
-from boards import absolute, rows, tables, verdicts
+from boards import absolute, rows, verdicts
 from scipy import stats
 
 from tests.benchmarks.boards.test_overall import DOWN, OPEN, SAME, UNSURE, UP, cells, made
 from tests.benchmarks.made import row
 
-BOARD = tables.load_board()
+BOARD = rows.load_board()
 ODD = [0.03, 0.031, 0.029, -0.03, -0.031, -0.029]  # above on one data set, below on the other
 
 

@@ -367,7 +367,7 @@ def test_pydicom_is_imported_for_dicom_alone(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(tmp_path / "a.png")
     code = (
         "import sys; from pathlib import Path; from rayfed_ssl.data.decoding.decode import *\n"
-        "import rayfed_ssl.data.sources\n"
+        "import rayfed_ssl.data.loading\n"
         "decode(Path(sys.argv[1]), ImageForm(8)); print('pydicom' in sys.modules, 'imagecodecs' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], capture_output=True, check=True)

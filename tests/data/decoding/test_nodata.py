@@ -13,7 +13,8 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.decoding.decode import ImageForm, decode, high_bit_depth_values
 from rayfed_ssl.data.images import BadImage
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.readers.test_source_bands import percentiles, scaled
 
 SIDE, LOW, HIGH = 16, 100.0, 2000.0

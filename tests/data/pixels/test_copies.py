@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels import copies as module
 from rayfed_ssl.data.pixels.copies import copies
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 
 
 def by_pairs(*splits: np.ndarray) -> list[tuple[int, int]]:

@@ -15,9 +15,10 @@ from sklearn.datasets import load_digits, load_sample_images
 
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels import near_copies as near
 from rayfed_ssl.data.pixels.near_copies import kept_near_copies, near_copies
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import SHARED
 
 SCENES, FRAMES = 12, 10

@@ -15,8 +15,9 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.decoding.decode import ImageForm, decode
 from rayfed_ssl.data.images import BadImage, Dataset, Listing
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.percentiles import Counts, ordered, percentile_range, unordered
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.decoding.test_decode import high_bit_depth_colour
 from tests.data.decoding.test_deep_colours import png16, tiff
 from tests.data.files import fetch, png, refused

@@ -16,7 +16,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import build
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from tests.data.readers.test_own_columns import read, write
 

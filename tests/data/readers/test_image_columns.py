@@ -12,7 +12,8 @@ import pytest
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import pictures, png
 
 PIXELS = pictures(20, 8)

@@ -15,10 +15,11 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.partition_base import NaturalClients
 from rayfed_ssl.data.readers.column_values import count_likely_labels
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 
 SIZE = 8
 

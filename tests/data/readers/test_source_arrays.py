@@ -18,11 +18,12 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.partition_base import NaturalClients
 from rayfed_ssl.data.readers.arrays.files import AT_A_TIME
 from rayfed_ssl.data.readers.arrays.names import parsed
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.settings.data_argument import parse_data_argument
 from tests.data.files import write_parquet
 from tests.tiny import run_locally, tiny
@@ -412,6 +413,7 @@ def test_an_array_says_who_holds_an_image(tmp_path: Path) -> None:
     assert "4 images have an empty client: nobody's" in texts(data.notes)
     assert [*map(len, partition(Natural(), data.train.labels, 2, 0, NaturalClients(data.train.clients)))] == [6, 3]
     refused(r"^data\.columns\.client: found 'clinic'; .* has the arrays", path, columns={"client": "clinic"})
+    refused(r"^data\.columns\.label: found 'lables'; .*; did you mean labels\?$", path, columns={"label": "lables"})
     medmnist(path, train_clients=np.arange(12) / 7)
     refused(
         r"^data\.columns\.client: array train_clients of .* is of type double; clients are text or integers",

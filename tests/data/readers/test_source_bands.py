@@ -14,8 +14,9 @@ from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import build
 from rayfed_ssl.data.images import Dataset
+from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.near_copies import near_copies
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import BASE
 

@@ -12,7 +12,8 @@ import pytest
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import build
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import BASE
 from tests.data.readers.test_source_bands import SIZE, bands, percentiles, read, saved, scaled

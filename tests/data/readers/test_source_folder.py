@@ -268,6 +268,8 @@ def test_class_folders_without_a_split_lose_a_fifth_of_each_class_to_the_test_im
     assert untested == "class owls has no test image: too few images to hold a share of 0.2 out"
     assert "has no train/ and test/: its folders (cats, dogs, owls) are the classes" in note
     assert "6 of 36 images, is held out" in note
+    (tmp_path / "owls").rename(tmp_path / "owls, mice")
+    assert 'its folders (cats, dogs, "owls, mice") are the classes' in texts(fetch(tmp_path, "imagefolder").notes)[0]
 
 
 def test_unlabelled_images_without_a_split_all_train(tmp_path):

@@ -17,7 +17,8 @@ pytest.importorskip("huggingface_hub")
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import pictures, write_parquet
 
 COMMITS = {"main": "a" * 40, "refs/convert/parquet": "b" * 40}

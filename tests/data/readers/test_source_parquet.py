@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.base.notes import texts
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import (
     HUGGING_FACE,
     SHARED,
@@ -231,7 +232,8 @@ def test_columns_that_are_not_there_or_do_not_fit_are_named(tmp_path):
 
     refused(r"name one in data\.columns\.image", tmp_path, "parquet")
     wrong(r"data\.columns\.image: found 'photo'; .* has the columns scan, label, hospital, weight", image="photo")
-    wrong(r"data\.columns\.label: found 'lable'", label="lable")
+    wrong(r"data\.columns\.label: found 'lable'; .* weight; did you mean label\?$", label="lable")
+    wrong(r"data\.columns\.group: found 'patient'; .* hospital, weight$", group="patient")
     wrong(r"data\.columns\.client: found 'clinic'", client="clinic")
     wrong(r"data\.columns\.client: column weight .* is of type double; clients are text or integers", client="weight")
     wrong(r"column weight .* is of type double; labels are integers", label="weight")

@@ -206,6 +206,10 @@ def test_other_files_and_folders_are_one_line(pets: Path, tmp_path: Path) -> Non
     refused(r"is one file, allowed: null", tmp_path, "table", path=pets, test_split="val")
     wrong = {"path": pets, "columns": {"client": "ward"}}
     refused(r"data\.columns\.client: found 'ward'; .* has the columns file, label", tmp_path, "table", **wrong)
+    (tmp_path / "l.jsonl").write_text('{"file": "scans/0.png", "label": "cat", "ward": "w"}\n')
+    for path, has in ((pets, "patient"), (tmp_path / "l.jsonl", "ward")):
+        wrong = {"path": path, "columns": {"label": "Lable"}}
+        refused(rf"columns\.label: found 'Lable'; .*{has}; did you mean label\?$", tmp_path, "table", **wrong)
     (tmp_path / "x.xlsx").write_bytes(b"x")
     refused(r"x\.xlsx is no \.csv, \.tsv or \.jsonl file; save it as CSV", tmp_path, "table", path=tmp_path / "x.xlsx")
     for suffix, reader in ((".npz", "arrays"), (".parquet", "parquet")):

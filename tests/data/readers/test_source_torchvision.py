@@ -18,7 +18,8 @@ import pytest
 from torchvision import datasets
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.sources import SourceConfig, load
+from rayfed_ssl.data.loading import load
+from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import fetch, pictures, refused
 
 

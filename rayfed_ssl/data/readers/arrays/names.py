@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import nearest, printable
 from rayfed_ssl.data.readers.column_values import Unnamed
 from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.split_names import split_named
@@ -90,6 +90,7 @@ def _named(
         if not found:
             raise UserError(
                 f"{key}.columns.{what}: found {printable(repr(wanted))}; {shown} has the arrays {listed(names)}"
+                f"{nearest(wanted, [*names, *(word for word, _ in split_of.values())], 1)}"
             )
     of: dict[str, str] = {}
     words = {split_of[name][0] for name in found}

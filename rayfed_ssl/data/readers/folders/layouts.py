@@ -81,9 +81,9 @@ def instead(folder: Path) -> str:
 
 
 def some(names: Sequence[str], most: int = MOST_NAMED) -> str:
-    """The first of these names, and how many more there are."""
+    """The first of these names, one with a comma in quotation marks, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return printable(", ".join(names[:most]), 120) + more
+    return printable(", ".join(f'"{name}"' if "," in name else name for name in names[:most]), 120) + more
 
 
 def not_read(beside: Sequence[tuple[str, int]], read: Sequence[str], advice: str = "") -> list[str]:
