@@ -100,6 +100,7 @@ class RunConfig(RunSettings):
         for check in (method.check, *(METHODS[p.name].check for p in self.plugins)):
             if check is not None:
                 check(self)
+        _check_target(self)  # after the method's own check, which may allow fewer
         _check_model(self)
         for reason, least in self.least_batches:
             if self.train.batch_size < least:
@@ -112,17 +113,22 @@ def _check_objective(config: RunConfig) -> None:
     method, found = METHODS[config.method.name], config.objective.name
     if found not in (allowed := method.objectives):
         raise ValueError(f"objective.name: found '{found}'; {config.method.name} allows {', '.join(allowed)}")
-    if config.averages_target and not method.averages_targets:
+    names = [plugin.name for plugin in config.active_plugins]
+    if len(set(names)) != len(names):
+        own = ", the first of which is the method" if isinstance(config.method, PluginConfig) else ""
+        raise ValueError(f"plugins: found {', '.join(names)}{own}; allowed: each at most once")
+    for name in names:
+        if found not in (allowed := METHODS[name].objectives):
+            raise ValueError(f"objective.name: found '{found}'; the plug-in {name} allows {', '.join(allowed)}")
+
+
+def _check_target(config: RunConfig) -> None:
+    """Raise ValueError where momentum targets are to be averaged and the method averages none."""
+    if config.averages_target and not METHODS[config.method.name].averages_targets:
         raise ValueError(
             f"objective.target: found 'averaged'; {config.method.name} averages no weights with targets; allowed: "
             "local, reset"
         )
-    names = [plugin.name for plugin in config.active_plugins]
-    if len(set(names)) != len(names):
-        raise ValueError(f"plugins: each at most once; found {', '.join(names)}")
-    for name in names:
-        if found not in (allowed := METHODS[name].objectives):
-            raise ValueError(f"objective.name: found '{found}'; the plug-in {name} allows {', '.join(allowed)}")
 
 
 def _check_heads(config: RunConfig) -> None:
