@@ -100,7 +100,9 @@ class RunConfig(RunSettings):
         for check in (method.check, *(METHODS[p.name].check for p in self.plugins)):
             if check is not None:
                 check(self)
-        _check_target(self)  # after the method's own check, which may allow fewer
+        if self.averages_target and not method.averages_targets:  # after the method's own check, which may allow less
+            found = f"found 'averaged'; {self.method.name} averages no weights with targets"
+            raise ValueError(f"objective.target: {found}; allowed: local, reset")
         _check_model(self)
         for reason, least in self.least_batches:
             if self.train.batch_size < least:
@@ -120,15 +122,6 @@ def _check_objective(config: RunConfig) -> None:
     for name in names:
         if found not in (allowed := METHODS[name].objectives):
             raise ValueError(f"objective.name: found '{found}'; the plug-in {name} allows {', '.join(allowed)}")
-
-
-def _check_target(config: RunConfig) -> None:
-    """Raise ValueError where momentum targets are to be averaged and the method averages none."""
-    if config.averages_target and not METHODS[config.method.name].averages_targets:
-        raise ValueError(
-            f"objective.target: found 'averaged'; {config.method.name} averages no weights with targets; allowed: "
-            "local, reset"
-        )
 
 
 def _check_heads(config: RunConfig) -> None:
@@ -280,12 +273,9 @@ def load_changed(path: Path, changes: Mapping[str, object]) -> RunConfig:
     if asked := [key for key, value in changes.items() if value == "?"]:
         raise configfile.ConfigError("\n".join(_answer(document, changes, key, path) for key in asked))
     found = extensions.gather(changes.get("imports", document.get("imports")), path.parent)
-    config = build(document, changes, origin=str(path), imports=found)
-    profiles = document.get("profiles") or {}
-    if not is_of_a_run(path):  # that file has every key
-        for block in (document, profiles.get(config.profile) or {}):
-            refuse_beside(config, block, _unused(config))
-    for profile in profiles:
+    make = build if is_of_a_run(path) else build_written  # that file has every key
+    config = make(document, changes, origin=str(path), imports=found)
+    for profile in document.get("profiles") or {}:
         if profile != config.profile:
             _check_profile(document, changes, profile, str(path), found)
     return config
@@ -365,6 +355,13 @@ def build(
         raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
     config = _with(configfile.validate(RunConfig, with_defaults(merged), origin=origin), imports)
     refuse_given(config, changes, _unused(config))
+    return config
+
+
+def build_written(document: Mapping[str, Any], changes: Mapping[str, object], **of: Any) -> RunConfig:
+    """Like :func:`build`, of what a user wrote: a key beside the one that leaves it without effect is refused."""
+    config = build(document, changes, **of)
+    refuse_beside(config, document, _unused(config))
     return config
 
 
