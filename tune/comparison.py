@@ -106,7 +106,7 @@ class Variants:
         return {**self.settings.left_out, **self.unfit}
 
     def sweep(self, metric: str = "wall_s") -> Sweep:
-        """Their runs as a sweep's trials: those of variant i are the repeats of configuration i."""
+        """The runs of all variants as a sweep's trials: those of variant i are the repeats of configuration i."""
         settings = self.settings
         wanted = {
             "base": settings.base, "overrides": settings.overrides, "points": list(self.points.values()),
@@ -163,17 +163,17 @@ def _at_least_one(seeds: int | None) -> int:
 def _fitted(variants: Variants) -> Variants:
     """The same, with those marked that do not fit: the config cannot be built, or the images do not suit it."""
     sweep, seeds = variants.sweep(), range(variants.settings.seeds)
-    asked: list[tuple[str, RunConfig]] = []
+    runs: list[tuple[str, RunConfig]] = []
     unfit: dict[str, str] = {}
     for name, point in variants.points.items():
         try:
-            asked += [(name, sweep.run(point, repetition)) for repetition in seeds]
+            runs += [(name, sweep.run(point, repetition)) for repetition in seeds]
         except UserError as error:
             unfit[name] = str(error)
-    found = refusals([config for _, config in asked])
-    for place, (name, _) in enumerate(asked):
-        if place in found:
-            unfit.setdefault(name, found[place])
+    refused = refusals([config for _, config in runs])
+    for place, (name, _) in enumerate(runs):
+        if place in refused:
+            unfit.setdefault(name, refused[place])
     unfit = {name: unfit[name] for name in variants.points if name in unfit}
     settings, origin = variants.settings, variants.origin
     return Variants(settings, variants.document, origin, variants.imports, unfit)
@@ -186,8 +186,8 @@ def refusal(variants: Variants) -> str | None:
 
 
 def _shown_metric(variants: Variants, select: str | None) -> str:
-    """The metric shown in a line about a run: the one that ``select`` chooses by; without it, by which nothing is
-    chosen, the first accuracy; the time unless all variants have that.
+    """The metric shown in a line about a run: the one that ``select`` chooses by, or without ``select`` the first
+    accuracy; the time if not all variants have that.
     """
     kind, _, name = ("accuracy/" if select is None else named(select)).partition("/")
     configs = [variants.sweep().run(point) for point in variants.points.values()]
@@ -206,9 +206,9 @@ def refuse_unmeasured(variants: Variants, measure: str) -> None:
     kind, _, name = measure.partition("/")
     configs = [variants.sweep().run(point) for point in variants.points.values()]
     if configs and not any(name in measured_by(config, kind) for config in configs):
-        allowed = sorted({found for config in configs for found in measured_by(config, kind)})
-        way = {"select": "set evaluation.select.share", "features": "name rank in evaluation.protocols"}[kind]
-        raise UserError(f"--select: found {name}; these runs will have {', '.join(allowed) or f'none: {way}'}")
+        allowed = sorted({measure for config in configs for measure in measured_by(config, kind)})
+        remedy = {"select": "set evaluation.select.share", "features": "name rank in evaluation.protocols"}[kind]
+        raise UserError(f"--select: found {name}; these runs will have {', '.join(allowed) or f'none: {remedy}'}")
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def _run_here(
     ended: Callable[[Progress], None],
     stopping: Callable[[], bool],
 ) -> Book:
-    """Run every trial that is not over, in this process. If one fails, its folder says why; the next starts."""
+    """Run every trial that is not over, in this process. If one fails, its folder says why, and the next starts."""
     from tune.sweep import begin, opening, trial_ended
 
     book = Book(folder, sweep.settings.repeat)
