@@ -1,8 +1,8 @@
-"""The command line: one command a file of ``rayfed_ssl/commands``.
+"""The command line: each command is a file in ``rayfed_ssl/commands``.
 
-What a user can mend ends in one line on stderr per mistake and exit status 2; a client that failed shows its own
-traceback once, exit status 1; what a signal stopped ends with 128 and its number, 130 for Ctrl-C. Everything else is a
-bug and shows a traceback.
+A mistake that a user can mend is one line on stderr, and exit status 2. A client that failed shows its own traceback
+once, with exit status 1. A command that a signal stopped ends with 128 plus the signal's number, 130 for Ctrl-C.
+Everything else is a bug and shows a traceback.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rayfed_ssl.terminal.signals import STOPPED, interrupted, unwinding
 
 COMMANDS = (run, attach, stop, list_runs, config, methods, evaluate, report, embed, export, tune, compare, new,
             leak, doctor)  # fmt: skip
-NAMES = {"list_runs": "list"}  # of those that are not named as their function
+NAMES = {"list_runs": "list"}  # commands that are not called like their function
 LONGEST_LINE = 10_000
 app = typer.Typer(
     name="rayfed-ssl", no_args_is_help=True, pretty_exceptions_enable=False,
@@ -51,6 +51,7 @@ app = typer.Typer(
 
 
 def version(wanted: bool) -> None:
+    """Print the version and exit, if it is ``wanted``."""
     if wanted:
         print(f"rayfed-ssl {metadata.version('rayfed-ssl')}")
         raise typer.Exit
@@ -70,13 +71,13 @@ for command in COMMANDS:
 
 
 def quiet() -> None:
-    """Other people's warnings stay out, here and in Ray's workers; PYTHONWARNINGS or -W brings them back."""
+    """Switch the warnings of other libraries off, here and in Ray's workers; PYTHONWARNINGS or -W keeps them."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
     os.environ.setdefault(
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # Ray's future default; asking silences its warning
+    )  # Ray's future default; setting it avoids a warning
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -113,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _with_notes(error: Exception) -> str:
+    """The error's text and the notes that were added to it."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
@@ -123,7 +125,7 @@ def _refuse_empty_out(arguments: Sequence[str]) -> None:
 
 
 def _usage(error: TyperException) -> str:
-    """One line on arguments that do not fit; nothing where there were none, so that the help was shown."""
+    """One line on arguments that do not fit; "" if there were no arguments, as the help was shown then."""
     text = error.format_message().replace("Value error, ", "").rstrip(".")
     context = getattr(error, "ctx", None)
     if not text or context is None:
@@ -133,18 +135,19 @@ def _usage(error: TyperException) -> str:
 
 
 def _as_key(option: str, parameters: Sequence[Any]) -> str:
-    """What to say of a configuration key that is given as an option, where the command takes keys; "" else."""
-    taken = {parameter.name for parameter in parameters}
-    if "." not in option or "changes" not in taken:
+    """The message for a configuration key that was given as an option, if the command takes keys; else ""."""
+    names = {parameter.name for parameter in parameters}
+    if "." not in option or "changes" not in names:
         return ""
     key = option.lstrip("-")
-    said = f"no such option: {option}; keys are given without dashes: {key}=VALUE"
-    if key.startswith("data.") and "data" in taken:
-        said += " where the run's images have moved, --data VALUE for other images"
-    return said
+    message = f"no such option: {option}; keys are given without dashes: {key}=VALUE"
+    if key.startswith("data.") and "data" in names:
+        message += " where the run's images have moved, --data VALUE for other images"
+    return message
 
 
 def _say_and_status(text: str, status: int) -> int:
-    for line in text.split("\n") if text else ():  # what came from files and names is never a command to the terminal
-        tell(printable(line, LONGEST_LINE))
+    """Print the lines of ``text`` on stderr, and return ``status``."""
+    for line in text.split("\n") if text else ():
+        tell(printable(line, LONGEST_LINE))  # text from files and names must not control the terminal
     return status

@@ -100,12 +100,9 @@ def load_changed(path: Path, changes: Mapping[str, object]) -> RunConfig:
     if asked := [key for key, value in changes.items() if value == "?"]:
         raise configfile.ConfigError("\n".join(_answer(document, changes, key, path) for key in asked))
     found = extensions.gather(changes.get("imports", document.get("imports")), path.parent)
-    config = build(document, changes, origin=str(path), imports=found)
-    profiles = document.get("profiles") or {}
-    if not is_of_a_run(path):  # that file has every key
-        for block in (document, profiles.get(config.profile) or {}):
-            refuse_beside(config, block, _unused(config))
-    for profile in profiles:
+    make = build if is_of_a_run(path) else build_written  # that file has every key
+    config = make(document, changes, origin=str(path), imports=found)
+    for profile in document.get("profiles") or {}:
         if profile != config.profile:
             _check_profile(document, changes, profile, str(path), found)
     return config
@@ -185,6 +182,13 @@ def build(
         raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
     config = _with(configfile.validate(RunConfig, with_defaults(merged), origin=origin), imports)
     refuse_given(config, changes, _unused(config))
+    return config
+
+
+def build_written(document: Mapping[str, Any], changes: Mapping[str, object], **of: Any) -> RunConfig:
+    """Like :func:`build`, of what a user wrote: a key beside the one that leaves it without effect is refused."""
+    config = build(document, changes, **of)
+    refuse_beside(config, document, _unused(config))
     return config
 
 

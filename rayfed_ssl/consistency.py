@@ -6,7 +6,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import HEADS, check_options, check_patches
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings.blocks import refuse_unused
-from rayfed_ssl.settings.run import RunSettings
+from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
 
 def check_consistent(config: RunSettings) -> None:
@@ -30,6 +30,9 @@ def check_consistent(config: RunSettings) -> None:
     for check in (method.check, *(METHODS[p.name].check for p in config.plugins)):
         if check is not None:
             check(config)
+    if config.averages_target and not method.averages_targets:  # after the method's own check, which may allow less
+        found = f"found 'averaged'; {config.method.name} averages no weights with targets"
+        raise ValueError(f"objective.target: {found}; allowed: local, reset")
     _check_model(config)
     for reason, least in config.least_batches:
         if config.train.batch_size < least:
@@ -41,14 +44,10 @@ def _check_objective(config: RunSettings) -> None:
     method, found = METHODS[config.method.name], config.objective.name
     if found not in (allowed := method.objectives):
         raise ValueError(f"objective.name: found '{found}'; {config.method.name} allows {', '.join(allowed)}")
-    if config.averages_target and not method.averages_targets:
-        raise ValueError(
-            f"objective.target: found 'averaged'; {config.method.name} averages no weights with targets; allowed: "
-            "local, reset"
-        )
     names = [plugin.name for plugin in config.active_plugins]
     if len(set(names)) != len(names):
-        raise ValueError(f"plugins: each at most once; found {', '.join(names)}")
+        own = ", the first of which is the method" if isinstance(config.method, PluginConfig) else ""
+        raise ValueError(f"plugins: found {', '.join(names)}{own}; allowed: each at most once")
     for name in names:
         if found not in (allowed := METHODS[name].objectives):
             raise ValueError(f"objective.name: found '{found}'; the plug-in {name} allows {', '.join(allowed)}")

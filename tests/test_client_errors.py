@@ -157,6 +157,13 @@ def test_a_run_that_diverges_as_its_server_starts_leaves_nothing(tmp_path: Path)
     assert not (tmp_path / "run").exists()
 
 
+def test_what_diverges_at_the_servers_own_rate_names_it(tmp_path: Path) -> None:
+    config = tiny("fedmkd", method__lr=1e30, train__rounds=1, evaluation__protocols=[])
+    reason = run_locally(config, tmp_path / "run")["diverged"]["reason"]
+    assert reason.startswith("diverged in round 1: server work, ")
+    assert "lower the learning rate (train.optimizer.lr, or method.lr if the method has one) or the weight" in reason
+
+
 def test_a_run_that_diverges_later_keeps_its_records_and_resumes_to_the_same_end(
     poison: Poison, tmp_path: Path
 ) -> None:

@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 
 from rayfed_ssl.base.schema import Block
 
-DIGITS = 6  # significant ones of a number drawn from a range
-WIDEST = 1e308  # ends of a range that numbers can be drawn from
-INT64 = 2**63 - 1  # the largest whole number that is drawn is less
+DIGITS = 6  # significant digits of a number drawn from a range
+WIDEST = 1e308  # the largest distance between the ends of a range that numbers can be drawn from
+INT64 = 2**63 - 1  # whole numbers that are drawn are smaller
 
 
 class Dimension(Block):
@@ -56,15 +56,15 @@ class Dimension(Block):
 
     @property
     def values(self) -> tuple[Any, ...] | None:
-        """The values listed, if they are."""
+        """The listed values (``grid`` or ``choice``); None for a range."""
         return self.grid or self.choice
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """(low, high), if values are not listed."""
-        found = self.uniform or self.loguniform or self.randint
-        assert found is not None
-        return found
+        """The range (low, high), if the values are not listed."""
+        low_high = self.uniform or self.loguniform or self.randint
+        assert low_high is not None
+        return low_high
 
     @property
     def extremes(self) -> tuple[Any, ...]:

@@ -24,11 +24,11 @@ from rayfed_ssl.records.tables import read_metrics
 from tune.config import Point
 
 SCHEDULE = "schedule.json"  # in a run folder: the exchanges of population-based training
-SCORED = ("complete", "stopped")  # "stopped": by the scheduler
+SCORED = ("complete", "stopped")  # statuses with a score; "stopped" is by the scheduler
 BEFORE = {  # block of a summary -> where the same was measured before training; select's are among the metrics
     "accuracy": "untrained", "best": "untrained", "features": "untrained_features", "select": "select",
 }  # fmt: skip
-OVER = (*SCORED, "diverged")  # nothing is left to run
+OVER = (*SCORED, "diverged")  # statuses of trials of which nothing is left to run
 
 
 @dataclass
@@ -112,8 +112,8 @@ class Book:
     def value(self, entry: Entry, metric: str) -> float | None:
         """The trial's metric; for a stopped trial, the value reported last."""
         summary = self.summary(entry)
-        if summary is not None and (found := measured(summary, metric)) is not None:
-            return found
+        if summary is not None and (value := measured(summary, metric)) is not None:
+            return value
         return entry.reports[-1][1] if entry.reports else None
 
     def began(self, entry: Entry, metric: str) -> float | None:
@@ -135,10 +135,10 @@ def _damaged(path: Path, error: Exception) -> UserError:
 
 def measured(summary: Mapping[str, Any], metric: str) -> float | None:
     """A dotted key of a summary as a number, or the mean if it holds one per client. None if it is missing."""
-    here: Any = summary
+    value: Any = summary
     for part in metric.split("."):
-        here = here.get(part) if isinstance(here, Mapping) else None
-    values = list(here.values()) if isinstance(here, Mapping) else [here]
+        value = value.get(part) if isinstance(value, Mapping) else None
+    values = list(value.values()) if isinstance(value, Mapping) else [value]
     numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
     return fmean(numbers) if numbers else None
 
@@ -156,9 +156,9 @@ def score(values: list[float | None], how: str, mode: str) -> float | None:
 def history(folder: Path) -> list[dict[str, Any]]:
     """The exchanges that the run in ``folder`` went through. Raises UserError if their record is damaged."""
     path = folder / SCHEDULE
-    if (found := read_json(path)) is None:
+    if (record := read_json(path)) is None:
         return []
-    changes = found.get("changes")
+    changes = record.get("changes")
     if not isinstance(changes, list) or not all(map(_has_point, changes)):
         raise UserError(f"{path}: cannot be read (no exchanges with their keys); the file is damaged")
     return changes

@@ -106,7 +106,7 @@ def _run_here(
     ended: Callable[[Progress], None],
     stopping: Callable[[], bool],
 ) -> Book:
-    """Run every trial that is not over, in this process. If one fails, its folder says why; the next starts."""
+    """Run every trial that is not over, in this process. If one fails, its folder says why, and the next starts."""
     from tune.sweep import begin, opening, trial_ended
 
     book = Book(folder, sweep.settings.repeat)

@@ -87,14 +87,16 @@ class SweepConfig(Block):
     @model_validator(mode="before")
     @classmethod
     def _better(cls, document: Any) -> Any:
-        """The mode where none is given; ``min`` or ``max`` for a score, as in older files, in today's words."""
+        """Set the mode if none is given, and turn a score ``min`` or ``max``, as older files have it, into today's
+        words.
+        """
         if not isinstance(document, dict):
             return document
         smaller = str(document.get("metric", "")).startswith(SMALLER)
-        made = {**document, "mode": document.get("mode", "min" if smaller else "max")}
-        if made.get("score") in ("min", "max"):
-            made["score"] = "best" if made["score"] == made["mode"] else "worst"
-        return made
+        filled = {**document, "mode": document.get("mode", "min" if smaller else "max")}
+        if filled.get("score") in ("min", "max"):
+            filled["score"] = "best" if filled["score"] == filled["mode"] else "worst"
+        return filled
 
     @field_validator("scheduler", mode="before")
     @classmethod
@@ -202,9 +204,10 @@ class Sweep:
         Raises:
             UserError: the schema refuses a config, or a run would not measure the metric that trials are chosen by.
         """
-        known = self.configurations
-        some = known if known is not None else [draw(self.settings, 0), *_ends(self.settings)]
-        runs = [(point, self.run(point)) for point in some]
+        points = self.configurations
+        if points is None:
+            points = [draw(self.settings, 0), *_ends(self.settings)]
+        runs = [(point, self.run(point)) for point in points]
         kind, _, rest = self.settings.metric.partition(".")
         for _, config in runs:
             measured = measured_by(config, kind)

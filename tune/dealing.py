@@ -18,12 +18,12 @@ def refusals(configs: Sequence[RunConfig]) -> dict[int, str]:
     what concerns its folder and its machine. Images are dealt once for all runs with the same split, and released
     before the next.
     """
-    alike: dict[str, list[int]] = {}
+    same_split: dict[str, list[int]] = {}
     for place, config in enumerate(configs):
-        alike.setdefault(_partition_key(config), []).append(place)
-    found: dict[int, str] = {}
+        same_split.setdefault(_partition_key(config), []).append(place)
+    refused: dict[int, str] = {}
     starts: dict[StartConfig, StartConfig] = {}
-    for places in alike.values():
+    for places in same_split.values():
         federation: Federation | None = None
         for place in places:
             config = configs[place]
@@ -33,17 +33,17 @@ def refusals(configs: Sequence[RunConfig]) -> dict[int, str]:
                 if config.model.start is not None or config.system is not None:
                     rehearse(_pinned(config, starts), federation)
             except UserError as error:
-                found[place] = str(error)
-                if federation is None:  # so it is for all of them
-                    found |= dict.fromkeys(places, str(error))
+                refused[place] = str(error)
+                if federation is None:  # the images cannot be dealt: all runs with this split are refused
+                    refused |= dict.fromkeys(places, str(error))
                     break
-    return found
+    return refused
 
 
 def _partition_key(config: RunConfig) -> str:
-    """The keys of a run that decide which client holds which images."""
-    by = config.model_dump(mode="json", include={"data", "clients", "seed", "evaluation"})
-    return json.dumps([by, config.uses_public], sort_keys=True)
+    """The settings of a run that decide which client holds which images, as text."""
+    blocks = config.model_dump(mode="json", include={"data", "clients", "seed", "evaluation"})
+    return json.dumps([blocks, config.uses_public], sort_keys=True)
 
 
 def _pinned(config: RunConfig, known: dict[StartConfig, StartConfig]) -> RunConfig:

@@ -141,7 +141,7 @@ def _run_folders(given: Path) -> list[Path]:
 def _of_runs(
     names: Sequence[str], changes: Sequence[str], seeds: int | None, out: Path | None, *, resume: bool, skip_unfit: bool
 ) -> Request:
-    """Folders of runs, or of comparisons, which are what they are."""
+    """The request for folders of runs or of comparisons. Raises UserError for options and keys of runs to come."""
     for name in names:
         if not Path(name).is_dir():
             raise UserError(
@@ -164,7 +164,7 @@ def _of_runs(
 
 
 def _no_folder(name: str) -> str:
-    """What it is that is no folder."""
+    """What a name that is no folder is, in words."""
     if Path(name).exists():
         return "is a file"
     return "is a method, and there is no --base" if name in METHODS else "does not exist"
@@ -175,7 +175,7 @@ def _configs(runs: Sequence[Path]) -> Iterator[RunConfig]:
     for run in (run for given in runs for run in _run_folders(given)):
         try:
             config = load_untrusted(run / "config.yaml")
-        except UserError:  # what is wrong is said where the runs are read
+        except UserError:  # reported when the runs are read
             continue
         yield config
 

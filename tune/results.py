@@ -66,8 +66,8 @@ class Results:
 
     def values(self, configuration: int) -> list[float]:
         """The metric of each repeat that has a value."""
-        found = [row[self.sweep.settings.metric] for row in self.of(configuration)]
-        return [value for value in found if value is not None]
+        values = [row[self.sweep.settings.metric] for row in self.of(configuration)]
+        return [value for value in values if value is not None]
 
     def of(self, configuration: int) -> list[Row]:
         """The rows of one configuration, one for each repeat."""
@@ -82,10 +82,10 @@ class Results:
 
     @cached_property
     def _by_configuration(self) -> dict[int, list[Row]]:
-        found: dict[int, list[Row]] = {}
+        by_configuration: dict[int, list[Row]] = {}
         for row in self.rows:
-            found.setdefault(row["configuration"], []).append(row)
-        return found
+            by_configuration.setdefault(row["configuration"], []).append(row)
+        return by_configuration
 
 
 def collect(sweep: Sweep, book: Book) -> Results:
@@ -138,7 +138,7 @@ def tell_tensorboard(sweep: Sweep, folder: Path, row: Row) -> None:
     from rayfed_ssl.records import hparams  # TensorBoard's writers, loaded only to write
 
     varied = {key: row[key] for key in sweep.settings.keys if key in row}
-    if sweep.settings.repeat > 1:  # which nothing else tells apart
+    if sweep.settings.repeat > 1:  # repeats differ in nothing else
         varied["repeat"] = row["repeat"]
     metric = sweep.settings.metric
     hparams.write(folder, varied, {metric: row[metric]}, row["rounds"], over=row["status"] in OVER)
@@ -174,6 +174,7 @@ def rows_of(sweep: Sweep, book: Book) -> list[Row]:
 
 
 def _mean(value: Any) -> float | None:
+    """The value, or the mean of clients' values; None if there is none."""
     values = [v for v in (value.values() if isinstance(value, Mapping) else [value]) if v is not None]
     return float(np.mean(values)) if values else None
 
@@ -240,9 +241,10 @@ def ranked(results: Results) -> Table:
 def legend(results: Results) -> str:
     """The meaning of the marks that occur in the first column of the table."""
     choice = results.choice
-    found = ["* chosen"] if choice.winner is not None else []
-    found += ["= level with it"] if choice.level else []
-    return "; ".join([*found, *(["~ not told apart from it"] if choice.apart else [])])
+    meanings = ["* chosen"] if choice.winner is not None else []
+    meanings += ["= level with it"] if choice.level else []
+    meanings += ["~ not told apart from it"] if choice.apart else []
+    return "; ".join(meanings)
 
 
 def _scores(values: Sequence[float], scored: float, *, several: bool, averaged: bool) -> list[str]:
@@ -253,7 +255,7 @@ def _scores(values: Sequence[float], scored: float, *, several: bool, averaged: 
 
 
 def _range(scores: Sequence[float]) -> str:
-    """The smallest and the largest value, if they differ as they are shown; else empty."""
+    """The smallest and the largest value, or "" if they look the same with the digits shown."""
     low, high = f"{min(scores):.4g}", f"{max(scores):.4g}"
     return "" if low == high else f"{low} to {high}"
 
@@ -273,8 +275,8 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def draw_parallel(results: Results, folder: Path) -> None:
-    """``figures/parallel.png``: one line per configuration across an axis per key and the score, in the score's colour;
-    the winner thick.
+    """Draw ``figures/parallel.png``: an axis for each key and the score, and a line across them for each configuration,
+    in the colour of its score; the winner's is thick.
     """
     from matplotlib import colormaps
     from matplotlib.colors import Normalize
@@ -318,9 +320,9 @@ def _short(key: str) -> str:
 
 
 def axis(values: Sequence[Any], scale: str = "even") -> tuple[list[float], list[tuple[float, str]]]:
-    """Heights in [0, 1] of values on an axis of their own, and its marks.
+    """The heights in [0, 1] of values on their axis, and the axis' marks (height, text).
 
-    ``scale``: even (each value that occurs is marked, in order), linear or log (marked are the ends and the middle).
+    ``scale`` is "even" (each value that occurs is marked, in order), "linear" or "log" (the ends and the middle are).
     """
     if scale == "even":
         return _evenly(values)
@@ -332,14 +334,14 @@ def axis(values: Sequence[Any], scale: str = "even") -> tuple[list[float], list[
 
 
 def _evenly(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Each value gets its own height and a distinct mark, with all digits if a few digits would be the same for two
-    values.
+    """The heights and marks of values at equal distances: each different value has a height and a mark of its own. A
+    mark has few digits, or all of them if the few are the same for two values.
     """
     numbers = all(map(_number, values))
-    said = [v if isinstance(v, str) else f"{v:.4g}" if _number(v) else json.dumps(v) for v in values]
-    keys = [(value,) if numbers else (text, json.dumps(value)) for value, text in zip(values, said, strict=True)]
-    texts = dict(zip(keys, zip(said, map(json.dumps, values), strict=True), strict=True))
-    often = Counter(short for short, _ in texts.values())
-    place = {key: number / max(len(texts) - 1, 1) for number, key in enumerate(sorted(texts))}
-    marks = [(place[key], long if often[short] > 1 else short) for key, (short, long) in texts.items()]
-    return [place[key] for key in keys], sorted(marks)
+    shown = [v if isinstance(v, str) else f"{v:.4g}" if _number(v) else json.dumps(v) for v in values]
+    keys = [(value,) if numbers else (text, json.dumps(value)) for value, text in zip(values, shown, strict=True)]
+    texts = dict(zip(keys, zip(shown, map(json.dumps, values), strict=True), strict=True))
+    occurrences = Counter(short for short, _ in texts.values())
+    height = {key: number / max(len(texts) - 1, 1) for number, key in enumerate(sorted(texts))}
+    marks = [(height[key], long if occurrences[short] > 1 else short) for key, (short, long) in texts.items()]
+    return [height[key] for key in keys], sorted(marks)

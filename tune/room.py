@@ -43,13 +43,13 @@ def trial_slots(resources: ResourcesConfig, concurrent: int | None, trials: int,
     """
     nodes, actors = living_nodes(), resources.actors or 1
     ceiling = autoscaling_ceiling(resources.autoscales_to)
-    many = actors * (concurrent or 1)
-    shared = plan(resources.model_copy(update={"actors": many}), many, nodes, ceiling)
-    each = Plan(actors, shared.cpus, shared.gpus, shared.threads, shared.strategy, kind=shared.kind)
+    actors_in_all = actors * (concurrent or 1)
+    shared = plan(resources.model_copy(update={"actors": actors_in_all}), actors_in_all, nodes, ceiling)
+    per_trial = Plan(actors, shared.cpus, shared.gpus, shared.threads, shared.strategy, kind=shared.kind)
     if concurrent is None:
         fixed = resources.model_copy(update={"actors": None, "gpus_per_client": shared.gpus})
         concurrent = plan(fixed, actors * trials, nodes, ceiling).actors // actors
-    return TrialSlots(max(1, min(concurrent, trials)), each, node)
+    return TrialSlots(max(1, min(concurrent, trials)), per_trial, node)
 
 
 class Patience:

@@ -60,11 +60,11 @@ class LastingAsha(AsyncHyperBandScheduler):  # type: ignore[misc]
         for entry in book.entries:
             past = Named(entry.name)
             super().on_trial_add(None, past)
-            told = [{"round": round, SCORE: value} for round, value in entry.reports]
-            for result in told:
+            results = [{"round": round, SCORE: value} for round, value in entry.reports]
+            for result in results:
                 super().on_trial_result(None, past, result)
-            if entry.status == "stopped" and told:  # Tune tells ASHA of the same round again as it ends a trial
-                super().on_trial_complete(None, past, told[-1])
+            if entry.status == "stopped" and results:  # Tune tells ASHA of the same round again as it ends a trial
+                super().on_trial_complete(None, past, results[-1])
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         super().on_trial_add(tune_controller, Named(str(trial)))

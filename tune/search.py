@@ -44,7 +44,7 @@ class Proposals(Searcher):  # type: ignore[misc]
         self.running: dict[str, Entry] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune writes down what it is given, for a restore of its own that we do not use: nothing."""
+        """An empty state: Tune pickles its searcher for a restore of its own, which is not used here."""
         return {}
 
     @property
@@ -122,8 +122,8 @@ def tell(search: Searcher, sweep: Sweep, book: Book, configuration: int) -> None
     """Tell an optimiser the score of a configuration once all its repeats are over, or that it has none."""
     if all(entry.status in (*OVER, "failed") for entry in book.of(configuration)):
         value = configuration_score(sweep, book, configuration)
-        told = None if value is None else {SCORE: value, "training_iteration": 1}
-        search.on_trial_complete(_name(configuration), told, error=value is None)
+        result = None if value is None else {SCORE: value, "training_iteration": 1}
+        search.on_trial_complete(_name(configuration), result, error=value is None)
 
 
 def _name(configuration: int) -> str:
@@ -157,7 +157,7 @@ def optimiser(sweep: Sweep, book: Book) -> Searcher:
             HyperOptSearch.convert_search_space(space), metric=SCORE, mode=settings.mode,
             random_state_seed=settings.seed + len(past), points_to_evaluate=past or None,
         )  # fmt: skip
-    for configuration in range(len(past)):  # what it is to evaluate it proposes first
+    for configuration in range(len(past)):  # ``points_to_evaluate`` are what it proposes first
         search.suggest(_name(configuration))
         tell(search, sweep, book, configuration)
     return search

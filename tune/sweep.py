@@ -49,8 +49,8 @@ from tune.watch import Population, StoppedBeforePlacement, Watch
 Ended = Callable[[Progress], None]
 
 TUNE_FILES = ".tune"
-MEASURED = {"accuracy": "eval", "select": "select", "features": "features"}  # of a summary, as groups of tags
-SETTINGS = {  # of Tune: no tables, no logs of its own, no signal handler, no change of directory
+MEASURED = {"accuracy": "eval", "select": "select", "features": "features"}  # block of a summary -> group of tags
+SETTINGS = {  # Tune's environment: no tables, no logs of its own, no signal handler, no change of directory
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -73,7 +73,7 @@ def run_sweep(
 
     Args:
         resume: go on with the sweep in ``folder``, if there is one.
-        stopping: once it says so, running trials end after their round, with a checkpoint, and no other starts.
+        stopping: once it returns True, running trials end after their round, with a checkpoint, and no other starts.
         num_cpus, num_gpus: what a Ray instance that is started here pretends to have.
     Raises:
         UserError: a key, a value, the folder or the resources cannot be used, or another command works in the folder;
@@ -318,15 +318,17 @@ def _name(trial: Any) -> str:
 
 
 def trial_ended(sweep: Sweep, book: Book, entry: Entry) -> Progress:
-    """A trial that ended: how many are over, of how many; what became of it, and what its summary has, by tag."""
+    """The report on a trial that ended: how many trials are over, of how many, a line on how this one ended, and the
+    values in its summary, by tag.
+    """
     over = sum(entry.status in (*OVER, "failed") for entry in book.entries)
     summary = (None if entry.status == "failed" else book.summary(entry)) or {}
-    found = {
-        f"{group}/{name}": measured(summary, f"{key}.{name}")
+    values = {
+        f"{group}/{name}": value
         for key, group in MEASURED.items()
         for name in summary.get(key) or {}
+        if (value := measured(summary, f"{key}.{name}")) is not None
     }
-    values = {tag: value for tag, value in found.items() if value is not None}
     return Progress(over, sweep.count * sweep.settings.repeat, trial_line(sweep, book, entry), values)
 
 

@@ -43,8 +43,8 @@ from tune.search import SCORE
 
 STOP = ".stop"  # a file of this name in the sweep's folder: every trial ends after its round
 DONOR = "donor.json"
-LOG = "trial.log"  # in a run folder: what became of its actors, a time and a line each
-EXCHANGE, DRAFT = ".exchange", ".exchange.new"  # in a run folder: an exploit that holds; one not yet all there
+LOG = "trial.log"  # in a run folder: lines, each with its time, on what became of the trial's actors
+EXCHANGE, DRAFT = ".exchange", ".exchange.new"  # in a run folder: an exploit that is to be finished; one in the making
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RoundsMeasured:
     """Collects evaluations as they come in, until all of a round are there."""
 
     def __init__(self) -> None:
-        self.holders: dict[int, dict[int | None, Sequence[int | None]]] = {}  # round -> holder -> of whom
+        self.holders: dict[int, dict[int | None, Sequence[int | None]]] = {}  # round -> holder -> clients it counts for
         self.known: dict[int, dict[int | None, dict[str, float]]] = {}  # round -> client -> values
 
     def expect(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
@@ -81,8 +81,8 @@ class RoundsMeasured:
                 self.known.setdefault(round, {})[client] = of_client(values, client)
 
     def complete(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(round, the values that its summary would have under ``accuracy``, ``select`` and ``features``), once for
-        each round.
+        """Each round that is complete, once, with the values that its summary would have under ``accuracy``, ``select``
+        and ``features``.
         """
         for round in sorted(self.known):
             if len(self.known[round]) == sum(map(len, self.holders[round].values())):
@@ -91,11 +91,11 @@ class RoundsMeasured:
                     for client, part in by_client(holder, values).items():
                         for tag, value in part.items():
                             by_tag.setdefault(tag, {})[client] = value
-                by_tag = {tag: {None: of[None]} if None in of else of for tag, of in by_tag.items()}
                 groups: dict[str, dict[str, dict[int | None, float]]] = {}
-                for tag, of in by_tag.items():
+                for tag, clients in by_tag.items():
                     group, _, name = tag.rpartition("/")
-                    groups.setdefault(group or "accuracy", {})[name] = of
+                    counted = {None} if None in clients else clients.keys()
+                    groups.setdefault(group or "accuracy", {})[name] = {client: clients[client] for client in counted}
                 yield round, groups
 
 
@@ -111,9 +111,9 @@ class WatchedCohort(RayCohort):
         super().evaluate(round, encoders)
 
     def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
-        found = super().evaluations(wait=wait)
-        self.measured.take(found)
-        return found
+        evaluations = super().evaluations(wait=wait)
+        self.measured.take(evaluations)
+        return evaluations
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
@@ -162,17 +162,17 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return news
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """The newest checkpoint of the run, for trials that exploit this one. Empty if there is none yet."""
-        found, _ = checkpoint.newest(self.folder / "checkpoints")
-        if found is not None:
-            shutil.copytree(found[1], Path(checkpoint_dir) / found[1].name)
+        """Copy the newest checkpoint of the run, if there is one, for trials that exploit this one."""
+        newest, _ = checkpoint.newest(self.folder / "checkpoints")
+        if newest is not None:
+            shutil.copytree(newest[1], Path(checkpoint_dir) / newest[1].name)
         (Path(checkpoint_dir) / DONOR).write_text(json.dumps({"trial": self.number, "point": self.point}))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         donor = json.loads((Path(checkpoint_dir) / DONOR).read_text())
-        found = checkpoint.complete(Path(checkpoint_dir))
-        if donor["trial"] != self.number and found:
-            exploit(self.folder, found[-1], donor, self._config(self.point), self.point)
+        checkpoints = checkpoint.complete(Path(checkpoint_dir))
+        if donor["trial"] != self.number and checkpoints:
+            exploit(self.folder, checkpoints[-1], donor, self._config(self.point), self.point)
 
     def cleanup(self) -> None:
         self._end()
@@ -245,8 +245,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         if self.pool is not None and not self.pool.slots:
             self._drop()
         if self.pool is None:
-            made = planned(config)
-            self.pool = Pool(made, reserve(made, config.resources.wait_s, say=self._say))
+            plan = planned(config)
+            self.pool = Pool(plan, reserve(plan, config.resources.wait_s, say=self._say))
         self.cohort = WatchedCohort(
             config, federation, ledger, self.pool, keep=True, say=self._say, sharing=self.order.at_a_time
         )

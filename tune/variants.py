@@ -91,7 +91,7 @@ class Variants:
         return {**self.settings.left_out, **self.unfit}
 
     def sweep(self, metric: str = "wall_s") -> Sweep:
-        """Their runs as a sweep's trials: those of variant i are the repeats of configuration i."""
+        """The runs of all variants as a sweep's trials: those of variant i are the repeats of configuration i."""
         settings = self.settings
         wanted = {
             "base": settings.base, "overrides": settings.overrides, "points": list(self.points.values()),
@@ -153,17 +153,17 @@ def _at_least_one(seeds: int | None) -> int:
 def _fitted(variants: Variants) -> Variants:
     """The same, with those marked that do not fit: the config cannot be built, or the images do not suit it."""
     sweep, seeds = variants.sweep(), range(variants.settings.seeds)
-    asked: list[tuple[str, RunConfig]] = []
+    runs: list[tuple[str, RunConfig]] = []
     unfit: dict[str, str] = {}
     for name, point in variants.points.items():
         try:
-            asked += [(name, sweep.run(point, repetition)) for repetition in seeds]
+            runs += [(name, sweep.run(point, repetition)) for repetition in seeds]
         except UserError as error:
             unfit[name] = str(error)
-    found = refusals([config for _, config in asked])
-    for place, (name, _) in enumerate(asked):
-        if place in found:
-            unfit.setdefault(name, found[place])
+    refused = refusals([config for _, config in runs])
+    for place, (name, _) in enumerate(runs):
+        if place in refused:
+            unfit.setdefault(name, refused[place])
     unfit = {name: unfit[name] for name in variants.points if name in unfit}
     return replace(variants, unfit=unfit)
 
@@ -175,8 +175,8 @@ def refusal(variants: Variants) -> str | None:
 
 
 def shown_metric(variants: Variants, select: str | None) -> str:
-    """The metric shown in a line about a run: the one that ``select`` chooses by; without it, by which nothing is
-    chosen, the first accuracy; the time unless all variants have that.
+    """The metric shown in a line about a run: the one that ``select`` chooses by, or without ``select`` the first
+    accuracy; the time if not all variants have that.
     """
     kind, _, name = ("accuracy/" if select is None else named(select)).partition("/")
     first, *others = [measured_by(config, kind) for config in variants.configs()]
@@ -188,6 +188,6 @@ def refuse_unmeasured(variants: Variants, measure: str) -> None:
     kind, _, name = measure.partition("/")
     configs = variants.configs()
     if configs and not any(name in measured_by(config, kind) for config in configs):
-        allowed = sorted({found for config in configs for found in measured_by(config, kind)})
-        way = {"select": "set evaluation.select.share", "features": "name rank in evaluation.protocols"}[kind]
-        raise UserError(f"--select: found {name}; these runs will have {', '.join(allowed) or f'none: {way}'}")
+        allowed = sorted({measured for config in configs for measured in measured_by(config, kind)})
+        remedy = {"select": "set evaluation.select.share", "features": "name rank in evaluation.protocols"}[kind]
+        raise UserError(f"--select: found {name}; these runs will have {', '.join(allowed) or f'none: {remedy}'}")

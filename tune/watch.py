@@ -17,7 +17,7 @@ from tune.room import Patience
 from tune.search import Proposals
 from tune.trial import LOG, STOP
 
-LOOK_S = 1.0  # between looks at what trials say, and at what they wait for
+LOOK_S = 1.0  # seconds between looks at what trials log, and at what they wait for
 
 
 class StoppedBeforePlacement(Exception):
@@ -39,11 +39,11 @@ class Watch(tune.Callback):  # type: ignore[misc]
         self.patience = patience
         self.seen = {path: path.stat().st_size for path in folder.glob(f"trial-*/{LOG}")}
         self.told: set[str] = set()
-        self.died: set[str] = set()  # trials whose process did
+        self.died: set[str] = set()  # trials whose process died
         self.looked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune writes down what it is given, for a restore of its own that we do not use: nothing."""
+        """An empty state: Tune pickles its callbacks for a restore of its own, which is not used here."""
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -77,7 +77,7 @@ class Watch(tune.Callback):  # type: ignore[misc]
         folder = self.folder / str(trial)
         if (kept := failure.kept(folder)) is not None:
             reason = f"{kept} ({folder / failure.ERROR})"
-        elif (error := _raised(trial)) is not None:  # and could not be written there
+        elif (error := _raised(trial)) is not None:  # it could not be written into the folder
             reason = last_line(str(error))
         else:
             reason = "its process died"

@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfed_ssl import extensions
 from rayfed_ssl.api.arguments import as_text
-from rayfed_ssl.config import RunConfig, build, load_changed
+from rayfed_ssl.config import RunConfig, build, build_written, load_changed
 from rayfed_ssl.settings import files as configfile
 
 Configuration = str | os.PathLike[str] | Mapping[str, object] | RunConfig
@@ -70,7 +70,7 @@ def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:
     if isinstance(config, Mapping):
         document = configfile.merge({}, {str(key): plain(value) for key, value in config.items()})
         imports = extensions.gather(changes.get("imports", document.get("imports")), Path.cwd())
-        return build(document, changes, origin="config", imports=imports)
+        return build_written(document, changes, origin="config", imports=imports)
     allowed = "the path of a YAML file, a mapping with the keys of one, or the config of a run"
     path = Path(as_text(config, "config", allowed)).expanduser()
     if "imports" in changes:

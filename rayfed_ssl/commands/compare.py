@@ -52,7 +52,7 @@ def compare(
 
     screen = console()
     say = partial(verbatim, screen)
-    measure = None if select is None else named(select)  # a wrong one is said before anything runs
+    measure = None if select is None else named(select)  # an unknown measure is refused before anything runs
     request = of_request(what or (), base, seeds, out, resume=resume, skip_unfit=skip_unfit)
     request.refuse_unmeasured(measure)
     with stop_signals(say) as stopping:

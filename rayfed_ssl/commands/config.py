@@ -1,4 +1,4 @@
-"""``rayfed-ssl config``: every key of a file, its type, default, what may stand there and what it means."""
+"""``rayfed-ssl config``: every key of a file, with its type, default, allowed values and meaning."""
 
 from __future__ import annotations
 

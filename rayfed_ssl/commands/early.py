@@ -1,4 +1,4 @@
-"""Refuses a run before libraries are imported that take seconds, where the mistake can be seen without them."""
+"""Refuses a run before libraries are imported that take seconds, if the mistake can be found without them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage.claim import refuse_taken
 
 SCHEMA = Path(__file__).parents[1] / "schemas" / "run.json"
-READ_FROM_PATH = ("parquet", "imagefolder", "table", "arrays")  # sources whose images are nowhere else
+READ_FROM_PATH = ("parquet", "imagefolder", "table", "arrays")  # sources that read ``data.path`` and nothing else
 
 
 def refuse_early(config: Path, changes: Sequence[str], out: str | None, resume: bool) -> None:
-    """Raise UserError where the folder holds a run that is not to be resumed, or the images are not there."""
+    """Raise UserError if the folder holds a run that is not to be resumed, or if the images are not there."""
     if out is not None and "://" not in out:
         refuse_taken(Path(out).expanduser(), resume)
     if not resume:
@@ -26,17 +26,17 @@ def refuse_early(config: Path, changes: Sequence[str], out: str | None, resume: 
 
 
 def refuse_absent(config: Path, changes: Sequence[str]) -> None:
-    """Raise UserError where the images of a run are not there, with a line before for each key that is wrong; also for
-    a file that is no YAML, and for changes that are none, as ``rayfed_ssl.config.load`` does.
+    """Raise UserError if the images of a run are not there, with a line before for each key that is wrong; also for a
+    file that is no YAML, and for ``changes`` that cannot be parsed, as ``rayfed_ssl.config.load`` does.
 
-    Nothing is refused where a cluster runs the job, whose paths are its own, or where ``?`` asks what a key may be.
+    Nothing is refused if RAY_ADDRESS names a cluster, whose paths are its own, or if ``?`` asks what a key may be.
     """
-    asked = configfile.parse_overrides(changes)
+    overrides = configfile.parse_overrides(changes)
     document = configfile.read(config)
-    if os.environ.get("RAY_ADDRESS") or "?" in asked.values():
+    if os.environ.get("RAY_ADDRESS") or "?" in overrides.values():
         return
-    profile = asked.get("profile", document.get("profile"))
-    merged = configfile.merge(configfile.overlay(document, None if profile is None else str(profile)), asked)
+    profile = overrides.get("profile", document.get("profile"))
+    merged = configfile.merge(configfile.overlay(document, None if profile is None else str(profile)), overrides)
     data = merged.get("data")
     if not isinstance(data, Mapping) or data.get("name") not in READ_FROM_PATH:
         return
@@ -49,15 +49,15 @@ def refuse_absent(config: Path, changes: Sequence[str]) -> None:
 
 
 def _fits_schema(document: Mapping[str, Any]) -> bool:
-    """Whether the schema that editors check by finds nothing wrong. What others add (``imports``) it does not know."""
-    from jsonschema import Draft202012Validator  # a fraction of a second, where torch and the loader take several
+    """Whether a config fits the schema that editors use, which does not know what ``imports`` add."""
+    from jsonschema import Draft202012Validator  # takes a fraction of a second; torch and the loader take several
 
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     return bool(Draft202012Validator(schema).is_valid(dict(document)))
 
 
 def _wrong_keys(config: Path, changes: Sequence[str]) -> str:
-    """The loader's lines; empty where it takes the file after all."""
+    """The loader's lines on keys that are wrong; "" if it accepts the file after all."""
     from rayfed_ssl.config import load
 
     try:

@@ -39,12 +39,12 @@ def embed(
     screen, out = console(), out.expanduser()
     encoder = run_encoder(run, client, trust_imports=trust_imports)
     with Counter(screen, "images") as counter:
-        found = embedding.embed(
+        table = embedding.embed(
             encoder, data, out, id_column=id_column, skip_bad=skip_bad, overwrite=overwrite, progress=counter
         )
-    for note in found.notes:
+    for note in table.notes:
         counter.line(f"{'note':<13} {note}")
-    for name in found.skipped[:5]:
+    for name in table.skipped[:5]:
         counter.line(f"left out      {name}")
-    left_out = f", {len(found.skipped)} left out that cannot be decoded" if found.skipped else ""
-    counter.line(f"{'embeddings':<13} {out}: {found.images} images, {found.dim} numbers each{left_out}")
+    left_out = f", {len(table.skipped)} left out that cannot be decoded" if table.skipped else ""
+    counter.line(f"{'embeddings':<13} {out}: {table.images} images, {table.dim} numbers each{left_out}")

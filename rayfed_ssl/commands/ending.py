@@ -12,7 +12,7 @@ from rayfed_ssl.terminal.signals import STOPPED
 
 
 def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: int, stopped: int = STOPPED) -> None:
-    """Say what a run came to; a run that diverged ends with status 1, one that was stopped with ``stopped``."""
+    """Print what a run came to. Exits with status 1 if it diverged, and with ``stopped`` if it was stopped."""
     from rayfed_ssl.terminal.output import verbatim
     from rayfed_ssl.terminal.progress import conclude
 
@@ -26,5 +26,5 @@ def ended(screen: Console, summary: dict[str, Any], where: Path | str, rounds: i
 
 
 def exit_status(summary: dict[str, Any], stopped: int = STOPPED) -> int:
-    """0 of a complete run, 1 of one that diverged, ``stopped`` of one that was stopped."""
+    """The exit status of a run: 0 if it is complete, 1 if it diverged, ``stopped`` if it was stopped."""
     return {"stopped": stopped, "diverged": 1}.get(summary["status"], 0)

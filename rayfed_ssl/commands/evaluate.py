@@ -44,14 +44,14 @@ def evaluate(
     from rayfed_ssl.terminal.progress import evaluation_tables
 
     with at_hand(run, is_about_encoders, put_back=(EVALUATION, OUTCOMES)) as folder:
-        found = reevaluate(
+        document = reevaluate(
             folder, protocol or (), changes or (), data=data, exclude_trained=exclude_trained,
             trust_imports=trust_imports, renew=renewing(run, folder, EVALUATION),
         )  # fmt: skip
-        sentence = sentence_of(folder, found, other=data is not None)
-    told, tables = evaluation_tables(found, other=data is not None)
-    if told is not None:
-        typer.echo(told)
+        sentence = sentence_of(folder, document, other=data is not None)
+    about, tables = evaluation_tables(document, other=data is not None)
+    if about is not None:
+        typer.echo(about)
     for table in tables:
         show(console(), table)
     if sentence is not None:

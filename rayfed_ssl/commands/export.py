@@ -33,12 +33,12 @@ def export(
 
     check_form(to)
     encoder = run_encoder(run, client, trust_imports=trust_imports)
-    found = exporting(encoder, to, None if out is None else out.expanduser(), licence)
+    exported = exporting(encoder, to, None if out is None else out.expanduser(), licence)
     lines = {
         "exported": f"{encoder.architecture}, {encoder.module.dim} features, {encoder.file.stem}",
-        "folder": str(found.folder),
-        "files": ", ".join(found.files),
-        "checked": f"features differ from the run's by at most {found.difference:.1e}",
+        "folder": str(exported.folder),
+        "files": ", ".join(exported.files),
+        "checked": f"features differ from the run's by at most {exported.difference:.1e}",
     }
     screen = console()
     for name, text in lines.items():

@@ -50,10 +50,10 @@ def leak(
         return
     refused = 0
     for row in read_comparison(run).trained:
-        for seed, one in row.runs.items():
-            say(f"{row.name}, seed {seed}: {one.folder}")
+        for seed, trained in row.runs.items():
+            say(f"{row.name}, seed {seed}: {trained.folder}")
             try:
-                show(screen, audit(one.folder), one.folder)
+                show(screen, audit(trained.folder), trained.folder)
             except UserError as error:
                 say(f"{row.name}, seed {seed}: {error}")
                 refused += 1

@@ -31,34 +31,37 @@ def list_runs(
 
     detached = on_cluster() if cluster else on_cluster_if_named()
     default = folder == RUNS and not folder.exists()
-    there = [] if default or (detached and not folder.is_dir()) else runs_in(folder)
+    in_folder = [] if default or (detached and not folder.is_dir()) else runs_in(folder)
     if as_json:
-        print(json.dumps([*({**asdict(one), "detached": False} for one in there), *detached], indent=1))
+        print(json.dumps([*({**asdict(run), "detached": False} for run in in_folder), *detached], indent=1))
         return
     screen = console()
-    if there or detached:
-        screen.print(listing_table(there, detached))
-    none = "no runs yet: there is no folder runs here" if default else f"{folder} holds no run"
-    for line in [one.problem for one in there if one.problem] if there or detached else [none]:
-        verbatim(screen, printable(line))
+    if not in_folder and not detached:
+        none = "no runs yet: there is no folder runs here" if default else f"{folder} holds no run"
+        verbatim(screen, printable(none))
+        return
+    screen.print(listing_table(in_folder, detached))
+    for run in in_folder:
+        if run.problem:
+            verbatim(screen, printable(run.problem))
 
 
 def on_cluster() -> list[dict[str, object]]:
-    """The detached runs of the cluster. Raises UserError where none is named, or it does not answer."""
+    """The detached runs of the cluster. Raises UserError if RAY_ADDRESS names none, or if it does not answer."""
     from actors.follow import detached
 
     return [
         {
-            "run": one.name, "status": one.status, "done": one.round, "rounds": one.rounds, "folder": one.where,
+            "run": run.name, "status": run.status, "done": run.round, "rounds": run.rounds, "folder": run.where,
             "detached": True,
         }
-        for one in detached()
+        for run in detached()
     ]  # fmt: skip
 
 
 def on_cluster_if_named() -> list[dict[str, object]]:
-    """The same where RAY_ADDRESS names a cluster's own address; one that does not answer gets a line on stderr. An
-    address of its job server (http://) says nothing of where drivers are.
+    """The detached runs of the cluster if RAY_ADDRESS is its own address; if it does not answer, a line on stderr says
+    so. The address of its job server (http://) does not tell where drivers are: there are none then.
     """
     address = os.environ.get("RAY_ADDRESS", "")
     if not address or address.startswith(("http://", "https://")):

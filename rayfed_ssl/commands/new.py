@@ -39,7 +39,7 @@ def begin(kind: Kind, name: str, folder: Path) -> tuple[Path, Path]:
     """Write ``NAME.py`` and ``test_NAME.py`` into ``folder``, which is made if it is missing; returns both paths.
 
     Raises:
-        UserError: a name that is none or is taken, a file that exists, a folder that cannot be written to.
+        UserError: the name is not allowed or is taken, a file exists, or the folder cannot be written to.
     """
     if not NAME.fullmatch(name):
         raise UserError(f"NAME: found {name!r}; must be lower-case letters, digits and _, a letter first, at most 60")

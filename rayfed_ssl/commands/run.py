@@ -57,20 +57,20 @@ def run(
         for line in checked(settings, folder, uri, resume=resume, executor=executor, quiet=quiet):
             verbatim(screen, line)
         return
-    told = Events() if as_json else Reporter(screen, settings.method.name)
+    reporter = Events() if as_json else Reporter(screen, settings.method.name)
     if detach:
         if executor is Executor.local:
             raise UserError("--detach: found --executor local, which ends with its command; allowed: --executor ray")
         from actors.follow import detach as leave
 
         preflight(settings, folder, uri=uri, resume=resume)
-        with told as reporter, left_running():
-            leave(settings, folder, uri=uri, resume=resume, report=reporter)
-        told.line(f"runs on; follow it with: rayfed-ssl attach {settings.name}")
+        with reporter as report, left_running():
+            leave(settings, folder, uri=uri, resume=resume, report=report)
+        reporter.line(f"runs on; follow it with: rayfed-ssl attach {settings.name}")
         return
-    with told as reporter, stop_signals(told.line) as stopping:
-        summary = execute(executor)(settings, folder, uri=uri, resume=resume, report=reporter, stopping=stopping)
-    if isinstance(told, Events):
-        told.end(summary, uri or folder)
+    with reporter as report, stop_signals(reporter.line) as stopping:
+        summary = execute(executor)(settings, folder, uri=uri, resume=resume, report=report, stopping=stopping)
+    if isinstance(reporter, Events):
+        reporter.end(summary, uri or folder)
         raise typer.Exit(exit_status(summary, stopping.status))
     ended(screen, summary, uri or folder, settings.train.rounds, stopping.status)

@@ -293,7 +293,7 @@ Test$title = contract("$method", {"imports": ["$name.py"], $changes}, beside=Pat
 
 
 class Kind(StrEnum):
-    """What can be begun."""
+    """The kinds of things that ``rayfed-ssl new`` begins."""
 
     METHOD = "method"
     PLUGIN = "plugin"
@@ -306,21 +306,21 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Starter:
-    """A kind of thing that others add: what it begins as, and what a run says to have it."""
+    """What a thing of a kind begins as: its file, and the settings of a run that uses it."""
 
     text: Template
     table: str
-    """The table of ``extensions.TABLES`` that it adds a row to."""
+    """The table of ``extensions.TABLES`` that the file adds a row to."""
     run: str
-    """The overrides of a run that has it."""
+    """The overrides of a run that uses it."""
     method: str
-    """The method its test runs."""
+    """The method that its test runs."""
     changes: str
     """What its test changes in the run."""
     test: Template = TEST
 
     def files(self, name: str) -> tuple[str, str]:
-        """The file of that name, and its test."""
+        """The text of the file for a thing of this name, and that of its test."""
         title = "".join(part.capitalize() for part in name.split("_"))
         method, changes = (Template(text).substitute(name=name) for text in (self.method, self.changes))
         test = self.test.substitute(name=name, title=title, method=method, changes=changes)

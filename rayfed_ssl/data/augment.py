@@ -2,7 +2,7 @@
 
 ``draw`` draws every sample's own parameters, ``apply`` turns uint8 pixels and parameters into a normalised float32
 batch, ``augment`` is both. Each operation is a pure function of float images in [0, 1] and per-sample parameters and
-agrees with its namesake in ``torchvision.transforms.v2.functional``; a sample an operation was not drawn for carries
+agrees with its namesake in ``torchvision.transforms.v2.functional``. A sample that an operation was not drawn for has
 the neutral parameter (factor 1, shift 0, sigma 0, False) and keeps its bits. Nothing here waits for the device.
 
 Shapes: B images in a batch, N = views * B samples, H height, W width, C channels: 3 for colours, 1 for grey, any other
@@ -62,38 +62,36 @@ def draw(recipe: Recipe, n: int, size: tuple[int, int], generator: torch.Generat
     def uniform(low: float, high: float) -> Tensor:
         return torch.rand(n, generator=generator, device=generator.device) * (high - low) + low
 
-    def chosen(p: float, second: float | None = None) -> Tensor:
+    def coin(p: float, second: float | None = None) -> Tensor:  # (n,) True with probability p; second: of view 2
         drawn = uniform(0.0, 1.0)
         if second is None:
             return drawn < p
-        each = n // views
-        return torch.cat([drawn[:each] < p, drawn[each : 2 * each] < second, drawn[2 * each :] < p])
+        per_view = n // views
+        return torch.cat([drawn[:per_view] < p, drawn[per_view : 2 * per_view] < second, drawn[2 * per_view :] < p])
 
-    found: dict[str, Tensor] = {}
-    if recipe.crops:
-        found["box"] = (
-            resized_crop_boxes(n, size, recipe.crop_scale, generator, recipe.crop_ratio)
-            if recipe.crop_scale != WHOLE
-            else pad_crop_boxes(n, size, recipe.pad, generator)
-        )
+    values: dict[str, Tensor] = {}
+    if recipe.crop_scale != WHOLE:
+        values["box"] = resized_crop_boxes(n, size, recipe.crop_scale, generator, recipe.crop_ratio)
+    elif recipe.pad:
+        values["box"] = pad_crop_boxes(n, size, recipe.pad, generator)
     if recipe.flip:
-        found["flip"] = chosen(0.5)
+        values["flip"] = coin(0.5)
     order: tuple[str, ...] = ()
     if recipe.jitters:
-        on = chosen(recipe.jitter_p)
+        jittered = coin(recipe.jitter_p)
         for name, strength in zip(("brightness", "contrast", "saturation"), recipe.jitter[:3], strict=True):
             if strength:
-                found[name] = torch.where(on, uniform(max(0.0, 1 - strength), 1 + strength), 1.0)
+                values[name] = torch.where(jittered, uniform(max(0.0, 1 - strength), 1 + strength), 1.0)
         if recipe.jitter[3]:
-            found["hue"] = torch.where(on, uniform(-recipe.jitter[3], recipe.jitter[3]), 0.0)
+            values["hue"] = torch.where(jittered, uniform(-recipe.jitter[3], recipe.jitter[3]), 0.0)
         order = _jitter_order(generator)
     if recipe.gray_p:
-        found["gray"] = chosen(recipe.gray_p)
+        values["gray"] = coin(recipe.gray_p)
     if recipe.blur_p or recipe.second_blur_p:
-        found["sigma"] = torch.where(chosen(recipe.blur_p, recipe.second_blur_p), uniform(*recipe.blur_sigma), 0.0)
+        values["sigma"] = torch.where(coin(recipe.blur_p, recipe.second_blur_p), uniform(*recipe.blur_sigma), 0.0)
     if recipe.solarize_p or recipe.second_solarize_p:
-        found["solarize"] = chosen(recipe.solarize_p, recipe.second_solarize_p)
-    return Parameters(order=order, **found)
+        values["solarize"] = coin(recipe.solarize_p, recipe.second_solarize_p)
+    return Parameters(order=order, **values)
 
 
 def _jitter_order(generator: torch.Generator) -> tuple[str, ...]:
@@ -132,8 +130,8 @@ def pad_crop_boxes(n: int, size: tuple[int, int], pad: int, generator: torch.Gen
     return box
 
 
-def _each(values: Tensor) -> Tensor:
-    """(N,) to (N, 1, 1, 1)."""
+def _per_sample(values: Tensor) -> Tensor:
+    """``values`` (N,) as (N, 1, 1, 1), which applies each to all pixels of its sample."""
     return values.view(-1, 1, 1, 1)
 
 
@@ -142,7 +140,7 @@ def _chosen(mask: Tensor, changed: Tensor, images: Tensor) -> Tensor:
 
     lerp is exact at weights 0 and 1, and on CPU several times faster than ``torch.where``.
     """
-    return torch.lerp(images, changed, _each(mask).to(images.dtype), out=changed)
+    return torch.lerp(images, changed, _per_sample(mask).to(images.dtype), out=changed)
 
 
 def _mirrored(index: Tensor, size: int) -> Tensor:
@@ -188,21 +186,21 @@ def _luma(images: Tensor) -> Tensor:
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
     """factor * image, clipped to [0, 1]; ``factor`` (N,)."""
-    return (images * _each(factor)).clamp_(0.0, 1.0)
+    return (images * _per_sample(factor)).clamp_(0.0, 1.0)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the image's mean grey value, or, for bands, the mean over all of them: factor * image + (1 - factor) *
+    """Blend with the image's mean grey value (for bands, the mean over all of them): factor * image + (1 - factor) *
     mean, clipped; ``factor`` (N,).
     """
-    return torch.lerp(_luma(images).mean(dim=(1, 2, 3), keepdim=True), images, _each(factor)).clamp_(0.0, 1.0)
+    return torch.lerp(_luma(images).mean(dim=(1, 2, 3), keepdim=True), images, _per_sample(factor)).clamp_(0.0, 1.0)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the grey image: factor * image + (1 - factor) * grey, clipped; ``factor`` (N,)."""
     if are_bands(images.shape[1]):
         return images
-    return torch.lerp(_luma(images), images, _each(factor)).clamp_(0.0, 1.0)
+    return torch.lerp(_luma(images), images, _per_sample(factor)).clamp_(0.0, 1.0)
 
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
@@ -220,12 +218,12 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     spread = largest - smallest
     hue = (largest - red).add_(green - smallest).add_(blue - smallest).div_(spread.mul(6.0).clamp_min_(1e-12))
     hue = hue.copysign_(green - blue).add_(shift.view(-1, 1, 1))
-    turned, away = torch.empty_like(images), torch.empty_like(hue)
+    turned, distance = torch.empty_like(images), torch.empty_like(hue)
     for channel, opposite in enumerate((1 / 2, 5 / 6, 1 / 6)):
         out = turned[:, channel]
-        torch.sub(hue, opposite, out=away)
-        away.sub_(torch.round(away, out=out)).abs_().mul_(-6.0).add_(2.0).clamp_(0.0, 1.0)
-        torch.addcmul(largest, away, spread, value=-1.0, out=out)
+        torch.sub(hue, opposite, out=distance)
+        distance.sub_(torch.round(distance, out=out)).abs_().mul_(-6.0).add_(2.0).clamp_(0.0, 1.0)
+        torch.addcmul(largest, distance, spread, value=-1.0, out=out)
     return _chosen(shift != 0, turned, images)
 
 
@@ -237,7 +235,7 @@ def grayscale(images: Tensor, mask: Tensor) -> Tensor:
     """The samples in ``mask`` (N,) with all channels replaced by the grey value."""
     if are_bands(images.shape[1]):
         return images
-    return torch.lerp(images, _luma(images), _each(mask).to(images.dtype))
+    return torch.lerp(images, _luma(images), _per_sample(mask).to(images.dtype))
 
 
 def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
@@ -277,11 +275,11 @@ def normalize_(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) 
 
 
 def _memory_format(pixels: Tensor) -> torch.memory_format:
-    """The layout to keep; raises TypeError unless ``pixels`` is (B, C, H, W) uint8, and where it seems to
-    be (B, H, W, C) of 1 or 3 channels.
+    """The memory format of ``pixels``, which the views are to have, too. Raises TypeError unless ``pixels`` is
+    (B, C, H, W) uint8, or if it seems to be (B, H, W, C) with 1 or 3 channels.
     """
-    last = pixels.ndim == 4 and are_bands(pixels.shape[1]) and not are_bands(pixels.shape[3])
-    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or last:
+    channels_at_end = pixels.ndim == 4 and are_bands(pixels.shape[1]) and not are_bands(pixels.shape[3])
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or channels_at_end:
         raise TypeError(f"pixels are {tuple(pixels.shape)} {pixels.dtype}; expected (B, C, H, W) torch.uint8")
     return torch.channels_last if pixels.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
 

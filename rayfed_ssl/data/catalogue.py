@@ -132,8 +132,8 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
     names = tuple(sorted({label for _, _, label in rows if label is not None}))
     number = {name: position for position, name in enumerate(names)}
     labels = np.array([-1 if label is None else number[label] for _, _, label in rows], np.int64)
-    found = [split for _, split, _ in rows]
-    splits = tuple((split, found.count(split)) for split in dict.fromkeys(found) if split is not None)
+    row_splits = [split for _, split, _ in rows]
+    splits = tuple((split, row_splits.count(split)) for split in dict.fromkeys(row_splits) if split is not None)
 
     def read() -> Iterator[tuple[str, Payload]]:
         for file, _, _ in rows:
@@ -145,9 +145,9 @@ def _of_folder(path: Path, config: SourceConfig, key: str) -> Catalogue:
 
 
 def _of_arrays(path: Path, config: SourceConfig, key: str) -> Catalogue:
-    columns = config.columns.model_copy(update={"client": None, "group": None})  # nobody asks whose images are
+    columns = config.columns.model_copy(update={"client": None, "group": None})  # a catalogue has neither
     arrays = open_arrays(path, columns, key, config.channels, config.bands)
-    found = read_beside(arrays, [*arrays.images], columns, key)
+    beside = read_beside(arrays, [*arrays.images], columns, key)
     splits = tuple((split, len(images)) for split, images in arrays.images.items() if split != WHOLE)
 
     def read() -> Iterator[tuple[str, Payload]]:
@@ -155,16 +155,16 @@ def _of_arrays(path: Path, config: SourceConfig, key: str) -> Catalogue:
             for name, payload in images.images(np.arange(len(images)), key):
                 yield as_utf8(name.removeprefix(f"{path.parent if path.is_file() else path}{os.sep}")), payload
 
-    labels = np.concatenate([rows.labels for rows in found.splits.values()])
-    return Catalogue(labels, tuple(map(composed, found.texts)) or None, splits, read)
+    labels = np.concatenate([rows.labels for rows in beside.splits.values()])
+    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, read)
 
 
 def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None) -> Catalogue:
     split = config.columns.split
     columns = config.columns.model_copy(update={"client": None, "group": None, "split": None})  # every row is wanted
-    found, notes = open_tables(path, key, columns, config.test_split if split is None else None)
-    beside = read_cells(found, columns, key)
-    for table in (named.table for named in found.values()):
+    tables, notes = open_tables(path, key, columns, config.test_split if split is None else None)
+    beside = read_cells(tables, columns, key)
+    for table in (named.table for named in tables.values()):
         if id_column is not None and table.names.count(id_column) != 1:
             has = printable(", ".join(table.names))
             near = "" if id_column in table.names else nearest(id_column, table.names, 1)
@@ -172,17 +172,18 @@ def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None)
     folder = path if path.is_dir() else path.parent
 
     def images() -> Iterator[tuple[str, Payload]]:
-        for named in found.values():
+        for named in tables.values():
             ids = [""] * len(named.files) if id_column is None else named.table.cells(id_column)
-            for own, (name, payload) in zip(ids, named.images(np.arange(len(named.files))), strict=True):
-                yield as_utf8(own or name.removeprefix(f"{folder}{os.sep}")), payload
+            for image_id, (name, payload) in zip(ids, named.images(np.arange(len(named.files))), strict=True):
+                yield as_utf8(image_id or name.removeprefix(f"{folder}{os.sep}")), payload
 
     labels = np.concatenate([rows.labels for rows in beside.splits.values()])
-    splits = tuple((name, len(named.files)) for name, named in found.items()) if len(found) > 1 else ()
-    said: list[str | None] = []
-    for table in (named.table for named in found.values()) if split is not None else ():
-        said += splits_of(table.cells(named_column(table, split, (), "split", key)))
-    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, images, texts(notes), said)
+    splits = tuple((name, len(named.files)) for name, named in tables.items()) if len(tables) > 1 else ()
+    row_splits: list[str | None] = []
+    if split is not None:
+        for table in (named.table for named in tables.values()):
+            row_splits += splits_of(table.cells(named_column(table, split, (), "split", key)))
+    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, images, texts(notes), row_splits)
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------
@@ -213,33 +214,40 @@ def of_parquet(
     Raises:
         UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.
     """
-    named = [split_of_file(PurePath(shown)) for shown, _ in files]
-    if whole := None not in named:
-        order = sorted(range(len(files)), key=lambda position: (named[position] != "train", named[position], position))
+    file_splits = [split_of_file(PurePath(shown)) for shown, _ in files]
+    if all_named := None not in file_splits:
+        order = sorted(
+            range(len(files)), key=lambda position: (file_splits[position] != "train", file_splits[position], position)
+        )
         files = [files[position] for position in order]
-    found = [read_labels(file, columns, key) for _, file in files]
-    texts = label_texts(found)
-    labels = np.concatenate([numbered(part, texts, key) for part in found])
+    file_labels = [read_labels(file, columns, key) for _, file in files]
+    texts = label_texts(file_labels)
+    labels = np.concatenate([numbered(labels_of_file, texts, key) for labels_of_file in file_labels])
     names = tuple(printable(text) for text in texts) if texts else class_names(files[0][1], columns, key)
     names = None if names is None else tuple(map(composed, names))
     if names is not None and labels.max(initial=-1) >= len(names):
         raise UserError(f"{key}.path: {printable(files[0][1])} names {len(names)} classes, found label {labels.max()}")
     splits: dict[str, int] = {}
-    for (shown, _), part in zip(files, found, strict=True):
+    for (shown, _), labels_of_file in zip(files, file_labels, strict=True):
         split = split_of_file(PurePath(shown))
-        if whole and split is not None:
-            splits[split] = splits.get(split, 0) + len(part)
+        if all_named and split is not None:
+            splits[split] = splits.get(split, 0) + len(labels_of_file)
     for _, file in files:
         with readable(file, key) as opened:
             _id_column(opened.schema_arrow, file, id_column)
-    said: list[str | None] = []
-    for _, file in files if columns.split is not None else ():
-        said += splits_of(read_split_cells(file, columns.split or "", key))
-    return Catalogue(labels, names, tuple(splits.items()), lambda: _rows(files, columns, key, id_column), said=said)
+    row_splits: list[str | None] = []
+    if columns.split is not None:
+        for _, file in files:
+            row_splits += splits_of(read_split_cells(file, columns.split, key))
+    return Catalogue(
+        labels, names, tuple(splits.items()), lambda: _rows(files, columns, key, id_column), said=row_splits
+    )
 
 
 def _id_column(schema: pa.Schema, file: Path, wanted: str | None) -> str:
-    """The column of ids; "" where there is none. Raises UserError."""
+    """The name of the column of ids, which is ``wanted`` or ``id``; "" if there is none. Raises UserError if ``wanted``
+    is not there, or holds neither text nor integers.
+    """
     name = wanted or (ID if ID in schema.names else "")
     if wanted is not None and wanted not in schema.names:
         has = printable(", ".join(schema.names))
@@ -264,22 +272,25 @@ def _rows(
     for shown, file in files:
         with readable(file, key) as opened:
             image = image_column(opened.schema_arrow, columns, file, key)
-            chosen = _id_column(opened.schema_arrow, file, id_column)
-            wanted = [image, *([chosen] if chosen else [])]
+            ids = _id_column(opened.schema_arrow, file, id_column)
+            column_names = [image, *([ids] if ids else [])]
             row = 0
-            for batch in few_rows(opened, wanted):
-                for payload, own in zip(*_payloads_and_ids(batch, image, chosen), strict=True):
-                    yield as_utf8(f"{shown}:{row}" if own is None else str(own)), payload
+            for batch in few_rows(opened, column_names):
+                for payload, image_id in zip(*_payloads_and_ids(batch, image, ids), strict=True):
+                    yield as_utf8(f"{shown}:{row}" if image_id is None else str(image_id)), payload
                     row += 1
 
 
 def _payloads_and_ids(
-    batch: pa.RecordBatch, image: str, chosen: str
+    batch: pa.RecordBatch, image: str, id_name: str
 ) -> tuple[list[bytes | None], list[str | int | None]]:
+    """The encoded image of each row, and its id: from the column ``id_name``, or, if that is "", the path within the
+    image; None for a row without.
+    """
     column, paths = batch.column(image), pa.nulls(len(batch))
     if pa.types.is_struct(column.type):
         if "path" in [field.name for field in column.type]:
             paths = pc.struct_field(column, "path")
         column = pc.struct_field(column, "bytes")
-    ids = batch.column(chosen).to_pylist() if chosen else [path or None for path in paths.to_pylist()]
+    ids = batch.column(id_name).to_pylist() if id_name else [path or None for path in paths.to_pylist()]
     return column.to_pylist(), ids

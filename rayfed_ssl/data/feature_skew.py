@@ -44,11 +44,11 @@ def skew_features(
     """
     train, seed = dataset.train, config.split_seed(seed)
     changes = [config.corruption(client) for client in range(len(shards))]
-    done = dict.fromkeys(change for change in changes if change is not None)
-    if odd := [change for change in done if change[0] not in CORRUPTIONS or change[1] not in SEVERITIES]:
+    distinct = dict.fromkeys(change for change in changes if change is not None)
+    if unknown := [change for change in distinct if change[0] not in CORRUPTIONS or change[1] not in SEVERITIES]:
         raise UserError(
-            f"data.partition: {config.name} changes images by {odd[0]}; must be one of {', '.join(CORRUPTIONS)} and a "
-            f"severity of {SEVERITIES[0]} to {SEVERITIES[-1]}"
+            f"data.partition: {config.name} changes images by {unknown[0]}; must be one of {', '.join(CORRUPTIONS)} "
+            f"and a severity of {SEVERITIES[0]} to {SEVERITIES[-1]}"
         )
     holder = np.full(len(train), -1)  # of each image; -1: nobody
     for client, shard in enumerate(shards):
@@ -61,8 +61,7 @@ def skew_features(
             yield f"{dataset.name} row {row}", pixels
 
     def listing() -> Listing:
-        named = train.class_names, rows, train.clients, train.client_names
-        return Listing(train.labels, *named, groups=train.groups)
+        return Listing(train.labels, train.class_names, rows, train.clients, train.client_names, groups=train.groups)
 
     settings = [FORMAT, dataset.digest, seed, changes, holder.tolist()]
     key = hashlib.blake2b(json.dumps(settings).encode(), digest_size=12).hexdigest()
@@ -70,6 +69,6 @@ def skew_features(
     path = (cache or default_cache()) / f"feature_skew-{size}-{key}-train.arrow"
     stored = cached(path, listing, ImageForm(size, channels=channels), skip_bad=False)
     digest = hashlib.blake2b(f"{dataset.digest} {stored.digest}".encode(), digest_size=16).hexdigest()
-    listed = ", ".join(f"{name} at severity {severity}" for name, severity in done)
-    note = Note(f"clients' training images were changed by {listed}")
+    names = ", ".join(f"{name} at severity {severity}" for name, severity in distinct)
+    note = Note(f"clients' training images were changed by {names}")
     return replace(dataset, train=stored.images, digest=digest, notes=(*dataset.notes, note))

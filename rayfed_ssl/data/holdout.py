@@ -19,16 +19,16 @@ from rayfed_ssl.data.source_notes import HeldOut
 
 Indices = NDArray[np.int64]
 TEST_SHARE = 0.2
-FAR_FROM_SHARE = 0.05  # of a class's images, from which on rounding is said
-MOST_NAMED = 20  # classes without a test image
+FAR_FROM_SHARE = 0.05  # of a class's images: a note mentions rounding if it changes the share by more
+MOST_NAMED = 20  # classes without a test image that a note names
 SOME_UNTESTED = "some classes were too small to hold a test image out: accuracies are over the others alone"
 
 
 def stratified_halves(
     labels: NDArray[np.int64], share: float, clients: Indices | None = None, groups: Indices | None = None
 ) -> tuple[Indices, Indices]:
-    """Row numbers (rest, held out), each sorted. The held-out rows are a share of every class, rounded, and the same in
-    every run.
+    """The row numbers (rest, held out), each sorted. The held-out rows are a share of every class, rounded, and the
+    same in every run.
 
     Rows without a label (negative) are in the rest: nothing could be measured on them. ``clients`` as in
     ``first_drawn``. With ``groups``, ``whole_groups`` chooses, and rows without a label are held out with their group.
@@ -75,8 +75,8 @@ def stratified_share(
         members = order[labels[order] == label]
         drawn.append((members, min(max(1, round(share * len(members))), len(members) - 1)))
     if not sum(count for _, count in drawn):
-        found = "there are no two training images" if unlabelled else "no class has two labelled training images"
-        raise UserError(f"evaluation.select: found a share of {share}, but {found}; allowed: null")
+        reason = "there are no two training images" if unlabelled else "no class has two labelled training images"
+        raise UserError(f"evaluation.select: found a share of {share}, but {reason}; allowed: null")
     if not len(held_out := first_drawn(drawn, clients)):
         raise UserError(
             f"evaluation.select: found a share of {share}, but no client has an image to spare; allowed: null"
@@ -119,7 +119,8 @@ def first_drawn(drawn: Sequence[tuple[Indices, int]], clients: Indices | None = 
         spare = rows[~held_out[rows] & ((clients[rows] < 0) | (left[clients[rows]] > 1))]
         for instead in spare[:1]:
             held_out[instead] = True
-            left[clients[instead]] -= clients[instead] >= 0
+            if clients[instead] >= 0:
+                left[clients[instead]] -= 1
     return np.flatnonzero(held_out)
 
 
@@ -152,25 +153,27 @@ def whole_groups(
     totals = left[: labels.max(initial=-1) + 1].copy()
     taken, decided = np.zeros(len(members), np.bool_), np.zeros(len(members), np.bool_)
 
-    def take(one: int) -> bool:
-        """Hold the group out, unless nothing of some kind would be left."""
-        mine, counts = np.unique(kinds[members[one]], return_counts=True)
-        mine, counts = mine[mine >= 0], counts[mine >= 0]
-        if (left[mine] > counts).all():
-            left[mine] -= counts
-            taken[one] = True
-        return bool(taken[one])
+    def take(group: int) -> bool:
+        """Hold the group out, unless nothing of some kind would be left; return whether it was held out."""
+        kinds_held, counts = np.unique(kinds[members[group]], return_counts=True)
+        kinds_held, counts = kinds_held[kinds_held >= 0], counts[kinds_held >= 0]
+        if (left[kinds_held] > counts).all():
+            left[kinds_held] -= counts
+            taken[group] = True
+        return bool(taken[group])
 
     for label in np.argsort(totals, kind="stable"):
-        found, counts = np.unique(unit[labels == label], return_counts=True)
-        order = draw.permutation(np.flatnonzero(~decided[found]))
-        for one, count in zip(found[order], counts[order], strict=True):
+        class_groups, counts = np.unique(unit[labels == label], return_counts=True)
+        order = draw.permutation(np.flatnonzero(~decided[class_groups]))
+        for group, count in zip(class_groups[order], counts[order], strict=True):
             if totals[label] - left[label] + count / 2 <= share * totals[label]:
-                take(one)
-        if every_class and not taken[found].any():
+                take(group)
+        if every_class and not taken[class_groups].any():
             smallest_first = order[np.argsort(counts[order], kind="stable")]
-            next((one for one in found[smallest_first] if take(one)), None)
-        decided[found] = True
+            for group in class_groups[smallest_first]:
+                if take(group):
+                    break
+        decided[class_groups] = True
     return np.flatnonzero(taken[unit])
 
 
@@ -202,8 +205,8 @@ def untested(
     names = ", ".join(printable(name, 80) for name in missing[:MOST_NAMED]) + more
     classes = f"class {names} has" if len(missing) == 1 else f"classes {names} have"
     whole = "" if groups is None else ", whole groups at a time"
-    said = f"{classes} no test image: too few images to hold a share of {share:g} out{whole}"
-    return (Note(said, SOME_UNTESTED),)
+    text = f"{classes} no test image: too few images to hold a share of {share:g} out{whole}"
+    return (Note(text, SOME_UNTESTED),)
 
 
 def rounded(labels: NDArray[np.int64], held_out: Indices, groups: NDArray[np.int64] | None = None) -> str:
@@ -214,8 +217,8 @@ def rounded(labels: NDArray[np.int64], held_out: Indices, groups: NDArray[np.int
         return ""
     have = np.bincount(labels[labels >= 0])
     taken = np.bincount(labels[held_out], minlength=len(have))
-    off = np.abs(taken - TEST_SHARE * have) > FAR_FROM_SHARE * have
-    return ", rounded to whole images" if off.any() else ""
+    far_off = np.abs(taken - TEST_SHARE * have) > FAR_FROM_SHARE * have
+    return ", rounded to whole images" if far_off.any() else ""
 
 
 def held_out_notes(

@@ -20,7 +20,7 @@ from rayfed_ssl.base.text import plural
 from rayfed_ssl.data.source_notes import Line
 
 MOST_CLASSES = 2**20
-"""Labels lie below it: classifiers, histograms and class names are as large as the largest label."""
+"""Labels must be below this number: classifiers, histograms and class names are as large as the largest label."""
 
 NONE_HELD_OUT = (
     "has no test images, and of no class enough images to hold a fifth out: labelled images need test images"
@@ -28,12 +28,14 @@ NONE_HELD_OUT = (
 """What is wrong with labelled images without a test split of which none could be held out."""
 
 MOST_BANDS = 64
-"""So many channels an image may have."""
+"""The most channels that an image may have."""
 
 Payload = bytes | Path | NDArray[np.generic] | None
-"""An image before decoding: an encoded file's bytes or path, or pixels, (H, W) or (H, W, C), of C = 1, 3 or 4 channels
-as uint8, or 1 or 3 of more bits, whose range is scaled like that of a file; of bands (``are_bands``) any C of them at
-any depth; None if it is missing."""
+"""An image before decoding: an encoded file's bytes or path, or pixels, (H, W) or (H, W, C); None if it is missing.
+
+Pixels have C = 1, 3 or 4 channels as uint8, or 1 or 3 channels of more bits, which are scaled as those of a file are.
+If the channels are bands (``are_bands``), there may be any number of them, at any depth.
+"""
 
 
 def are_bands(channels: int) -> bool:
@@ -82,7 +84,7 @@ class Images:
 
     def rows(self, indices: NDArray[np.int64]) -> Images:
         """Only these images, with a copy of their pixels."""
-        clients, groups = (None if of is None else of[indices] for of in (self.clients, self.groups))
+        clients, groups = (None if column is None else column[indices] for column in (self.clients, self.groups))
         pixels, labels = self.pixels[indices], self.labels[indices]
         return replace(self, pixels=pixels, labels=labels, clients=clients, groups=groups)
 

@@ -162,10 +162,10 @@ class Natural(GivenClients):
     def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[Note, ...]:
         assert images.clients is not None
         stray = int((images.clients < 0).sum())
-        said = f"{stray} of {len(images)} training images have no client (folder or value): nobody trains on them"
+        text = f"{stray} of {len(images)} training images have no client (folder or value): nobody trains on them"
         held = np.isin(images.clients[chosen], [client for client, shard in enumerate(shards) if not len(shard)])
         return (
-            *((Note.shareable(said),) if stray else ()),
+            *((Note.shareable(text),) if stray else ()),
             *self.left_out(shards, images.client_names, int(held.sum())),
         )
 
@@ -185,28 +185,27 @@ class FromFile(GivenClients):
     """Whether the file may leave images out, which nobody then holds."""
 
     def shards(self, deal: Deal) -> Sequence[Indices]:
-        found = read_partition(self.path, deal.labels, self.partial)
-        lists = found.of(deal.clients)
-        held = [np.intersect1d(mine, deal.chosen) for mine in lists]
-        return rules.large_enough(
-            held, self.min_size, np.array([*map(len, lists)]), found.names or (), "the file lists none"
-        )
+        from_file = read_partition(self.path, deal.labels, self.partial)
+        lists = from_file.of(deal.clients)
+        held = [np.intersect1d(rows, deal.chosen) for rows in lists]
+        sizes = np.array([len(rows) for rows in lists])
+        return rules.large_enough(held, self.min_size, sizes, from_file.names or (), "the file lists none")
 
     def names(self, images: Images) -> Sequence[str] | None:
         return read_partition(self.path, images.labels, self.partial).names
 
     def notes(self, images: Images, chosen: Indices, shards: Sequence[Indices]) -> tuple[Note, ...]:
-        found = read_partition(self.path, images.labels, self.partial)
-        small = [mine for mine, shard in zip(found.lists, shards, strict=True) if not len(shard)]
-        notes = self.left_out(shards, found.names or (), sum(map(len, small)))
-        if found.nobodys:
-            said = f"data.partition.path: {found.nobodys} of {len(images.labels)} training images are nobody's"
-            notes += (Note.shareable(said, ": the file gives them no client"),)
+        from_file = read_partition(self.path, images.labels, self.partial)
+        small = [rows for rows, shard in zip(from_file.lists, shards, strict=True) if not len(shard)]
+        notes = self.left_out(shards, from_file.names or (), sum(map(len, small)))
+        if from_file.nobodys:
+            text = f"data.partition.path: {from_file.nobodys} of {len(images.labels)} training images are nobody's"
+            notes += (Note.shareable(text, ": the file gives them no client"),)
         return notes
 
     def public(self, labels: NDArray[np.int64]) -> Indices | None:
-        found = read_partition(self.path, labels, self.partial).public  # rows without a client
-        return found if len(found) else None
+        rows = read_partition(self.path, labels, self.partial).public  # rows without a client
+        return rows if len(rows) else None
 
 
 def _wrong(name: str, row: object) -> str:
@@ -269,7 +268,7 @@ def partition(
 
 
 def _called(config: Partition) -> str:
-    """The key and the partition's name, with its origin where it is a third party's."""
+    """The key and the partition's name, with its origin if another package added it."""
     origin = PARTITIONS.origin(config.name)
     return f"data.partition: {config.name}" + ("" if origin is None else f" ({origin})")
 
@@ -316,6 +315,6 @@ def hold_out(count: int, share: float, seed: int) -> tuple[Indices, Indices]:
 
 def label_histogram(shards: list[Indices], labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
     """How many images of each class each client holds, (N, C); unlabelled images are not counted."""
-    held = [labels[shard] for shard in shards]
-    counts = [np.bincount(mine[mine >= 0], minlength=classes) for mine in held]
+    client_labels = [labels[shard] for shard in shards]
+    counts = [np.bincount(held[held >= 0], minlength=classes) for held in client_labels]
     return np.array(counts, dtype=np.int64).reshape(len(shards), classes)

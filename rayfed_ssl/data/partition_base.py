@@ -58,8 +58,8 @@ class Partition(Block):
     """Whether the rule reads labels: images without one are then refused."""
 
     by_client: ClassVar[bool] = False
-    """Whether it keeps the clients of the data (client folders, values of the client column): else a run notes that
-    images are dealt anew.
+    """Whether it keeps the clients of the data (client folders, values of the client column). If it does not, a run
+    notes that images are dealt anew.
     """
 
     natural: ClassVar[bool] = False
@@ -136,12 +136,12 @@ class GivenClients(Partition):
             return ()
         called = ", ".join(names[client] if names else f"client {client}" for client in small[:MOST_NAMED])
         more = f" and {len(small) - MOST_NAMED} more" if len(small) > MOST_NAMED else ""
-        left = f", and their images, {images} in all, are nobody's" if images else "; they have no images"
-        said = (
+        images_text = f", and their images, {images} in all, are nobody's" if images else "; they have no images"
+        text = (
             f"below data.partition.min_size={self.min_size} images to train on: {len(small)} of {len(shards)} clients "
             "take no part"
         )
-        return (Note.shareable(said, f"{left} ({called}{more})"),)
+        return (Note.shareable(text, f"{images_text} ({called}{more})"),)
 
 
 def checked(shards: Sequence[Indices], deal: Deal, where: str, leaves_out: bool = False) -> list[Indices]:
@@ -153,7 +153,7 @@ def checked(shards: Sequence[Indices], deal: Deal, where: str, leaves_out: bool 
         raise UserError(f"{where} gives {given}; must be a list with one array of indices for each of the "
                         f"{deal.clients} clients")  # fmt: skip
     held = [_flat(np.asarray(shard), client, where) for client, shard in enumerate(shards)]
-    sizes = [len(mine) for mine in held]
+    sizes = [len(indices) for indices in held]
     if not leaves_out and (empty := [client for client, size in enumerate(sizes) if not size]):
         raise UserError(f"{where} leaves {len(empty)} of {deal.clients} clients (first: {empty[0]}) empty")
     together, holder = np.concatenate(held), np.repeat(np.arange(deal.clients), sizes)
@@ -163,13 +163,13 @@ def checked(shards: Sequence[Indices], deal: Deal, where: str, leaves_out: bool 
             f"{len(deal.chosen)} to share out"
         )
     order = np.argsort(together, kind="stable")
-    if len(again := np.flatnonzero(np.diff(together[order]) == 0)):
-        first, second = order[again[0]], order[again[0] + 1]
+    if len(repeated := np.flatnonzero(np.diff(together[order]) == 0)):
+        first, second = order[repeated[0]], order[repeated[0] + 1]
         raise UserError(
             f"{where} gives the image {together[first]} twice, to client {holder[first]} and to client "
             f"{holder[second]}; an image has one client at most"
         )
-    return [np.sort(mine) for mine in held]
+    return [np.sort(indices) for indices in held]
 
 
 def _flat(mine: NDArray[np.generic], client: int, where: str) -> Indices:

@@ -70,8 +70,9 @@ class FilePartition:
 
 @dataclass(frozen=True)
 class _Rows:
-    """``client`` (r,) positions in the lists, -1 for none; ``shared_out`` (r,) whether that client trains on it, or,
-    where there is none, whether it is public; ``nobodys`` is the number of rows that have neither a client nor a split.
+    """The r rows of a file: ``client`` (r,) are positions in the lists, -1 for none; ``index`` (r,) are images.
+    ``shared_out`` (r,) says whether that client trains on the image, or, if it has no client, whether it is public.
+    ``nobodys`` is the number of rows that have neither a client nor a split.
     """
 
     client: NDArray[np.int64]
@@ -85,7 +86,7 @@ class _Rows:
 
     @property
     def given_away(self) -> bool:
-        """Whether the public rows are client 0's: as the file says, else where client 0 holds nothing."""
+        """Whether the public rows are client 0's: what the file says, or else whether client 0 holds nothing."""
         if self.origin is not None:
             return self.origin.public == CLIENT_0
         return bool(self.clients) and not bool((self.shared_out & (self.client == 0)).any())
@@ -137,18 +138,18 @@ def _from_json(path: Path) -> _Rows:
     names = None
     if isinstance(lists, dict):
         names, lists = tuple(sorted(lists)), [lists[name] for name in sorted(lists)]
-    if not isinstance(lists, list) or not all(isinstance(mine, list) for mine in lists):
+    if not isinstance(lists, list) or not all(isinstance(indices, list) for indices in lists):
         raise _unlike(path, "no list of lists")
     if blank := [name for name in names or () if not name.strip()]:
         raise _unlike(path, f"the name {blank[0]!r}")
-    flat = [index for mine in lists for index in mine]
-    odd = next((index for index in flat if isinstance(index, bool) or not isinstance(index, int)), None)
-    if odd is not None:
-        raise _unlike(path, f"{printable(repr(odd), 40)} among the indices")
+    flat = [index for indices in lists for index in indices]
+    not_index = next((index for index in flat if isinstance(index, bool) or not isinstance(index, int)), None)
+    if not_index is not None:
+        raise _unlike(path, f"{printable(repr(not_index), 40)} among the indices")
     largest = max(flat, default=0)
     if not -(2**62) < min(flat, default=0) <= largest < 2**62:
         raise _unlike(path, "an index beyond 2^62")
-    client = np.repeat(np.arange(len(lists)), [len(mine) for mine in lists])
+    client = np.repeat(np.arange(len(lists)), [len(indices) for indices in lists])
     return _Rows(
         client,
         np.array(flat, np.int64),
@@ -190,9 +191,9 @@ def _from_parquet(path: Path) -> _Rows:
         client, names = _positions(table.column("client"), path)
         shared_out, nobodys = np.ones(len(index), np.bool_), 0
         if "split" in table.column_names:
-            used = [PUBLIC if number < 0 else SHARED_OUT for number in client.tolist()]
+            expected = [PUBLIC if number < 0 else SHARED_OUT for number in client.tolist()]
             split = table.column("split").to_pylist()
-            shared_out = np.array([mine == name for mine, name in zip(split, used, strict=True)], np.bool_)
+            shared_out = np.array([given == name for given, name in zip(split, expected, strict=True)], np.bool_)
         label = None
         if "label" in table.column_names:
             label = np.asarray(table.column("label").cast(pa.int64()).fill_null(-1).to_numpy(), np.int64)
@@ -212,39 +213,39 @@ def _from_parquet(path: Path) -> _Rows:
 
 
 def _origin(schema: pa.Schema, path: Path) -> Origin | None:
-    """What the schema's metadata says; None where it says nothing. Raises UserError."""
-    if (said := (schema.metadata or {}).get(METADATA)) is None:
+    """What the schema's metadata says; None if it says nothing. Raises UserError if it cannot be understood."""
+    if (text := (schema.metadata or {}).get(METADATA)) is None:
         return None
     try:
-        found: Any = json.loads(said)
-        origin = Origin(found["clients"], found["public"])
+        content: Any = json.loads(text)
+        origin = Origin(content["clients"], content["public"])
     except (ValueError, KeyError, TypeError, RecursionError):
         origin = Origin(0, "")
     if type(origin.clients) is not int or origin.clients < 1 or origin.public not in (CLIENT_0, SHARE, NONE):
         raise UserError(
-            f"{KEY}: {printable(path)} has the metadata {METADATA.decode()}={printable(repr(said), 100)}; allowed: "
+            f"{KEY}: {printable(path)} has the metadata {METADATA.decode()}={printable(repr(text), 100)}; allowed: "
             f"clients, from 1 on, and public, one of {CLIENT_0}, {SHARE}, {NONE}"
         )
     return origin
 
 
 def _check(origin: Origin, client: NDArray[np.int64], shared_out: NDArray[np.bool_], path: Path) -> None:
-    """Raise UserError where a file's rows are not those of its metadata."""
-    said = f"{KEY}: the metadata of {printable(path)} says"
+    """Raise UserError if a file's rows contradict its metadata."""
+    prefix = f"{KEY}: the metadata of {printable(path)} says"
     if (largest := int(client.max(initial=-1))) >= origin.clients:
         raise UserError(
-            f"{said} {origin.clients} clients, but a row is client {largest}'s; allowed: 0 to {origin.clients - 1}"
+            f"{prefix} {origin.clients} clients, but a row is client {largest}'s; allowed: 0 to {origin.clients - 1}"
         )
     public = int((shared_out & (client < 0)).sum())
     kept = int((shared_out & (client == 0)).sum())
     if public and origin.public == NONE:
-        raise UserError(f"{said} that no image is public, but {public} rows are; allowed: none")
+        raise UserError(f"{prefix} that no image is public, but {public} rows are; allowed: none")
     if kept and origin.public == CLIENT_0:
-        raise UserError(f"{said} that client 0's images are public, but it holds {kept} others; allowed: none")
+        raise UserError(f"{prefix} that client 0's images are public, but it holds {kept} others; allowed: none")
 
 
 def _names_beside(client: NDArray[np.int64], column: Sequence[object], count: int) -> tuple[str, ...]:
-    """The name that stands in the first row of each of ``count`` clients; ``client 3`` where none does."""
+    """The names of ``count`` clients: what ``column`` has in a client's first row, or ``client 3`` and the like."""
     numbers, first = np.unique(client, return_index=True)
     known = {int(number): column[row] for number, row in zip(numbers, first, strict=True)}
     given = (known.get(number) for number in range(count))

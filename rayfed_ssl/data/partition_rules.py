@@ -34,10 +34,10 @@ def dirichlet(
 ) -> list[Indices]:
     """Class-wise Dirichlet(alpha) over the clients, all classes redrawn until the smallest client is large enough.
 
-    Differs from FLESD's code: it redraws until the smallest client's class shares sum to more than 0.5/N, which for
+    Differs from FLESD's code: that redraws until the smallest client's class shares sum to more than 0.5/N, which for
     balanced classes is 0.5/C of the mean client (5% for ten classes; 417 images of 50,000 for six clients), and drops
-    the remainders of floored counts; here the bound is a number of images and nothing is dropped. From FedX's code: no
-    cap of n/N images per client.
+    the remainders of floored counts. Here the bound is a number of images, and nothing is dropped. Differs from FedX's
+    code: no client is limited to n/N images.
     """
     total = len(chosen)
     least = min(10, max(1, total // (2 * clients))) if min_size is None else min_size
@@ -54,7 +54,7 @@ def dirichlet(
         smallest = int(np.diff(cuts, axis=1, prepend=0).sum(axis=0).min())
         if smallest >= least:
             parts = [np.split(draw.permutation(members), cut[:-1]) for members, cut in zip(classes, cuts, strict=True)]
-            return [np.concatenate(mine) for mine in zip(*parts, strict=True)]
+            return [np.concatenate(client_parts) for client_parts in zip(*parts, strict=True)]
         best = max(best, smallest)
     raise UserError(
         f"data.partition.alpha: {alpha} with {clients} clients left one below min_size={least} in {REDRAWS} draws"
@@ -92,14 +92,13 @@ def dirichlet_largest_remainder(
     if not np.isfinite(shares).all():
         raise UserError(f"data.partition.alpha: found {alpha}, too small for numpy's legacy generator; raise alpha")
     held: list[list[Indices]] = [[] for _ in range(clients)]
-    for label, share in zip(present, shares, strict=True):
+    for label, class_shares in zip(present, shares, strict=True):
         members = chosen[labels[chosen] == label]
         draw.shuffle(members)
-        for mine, part in zip(
-            held, np.split(members, np.cumsum(largest_remainder(len(members), share))[:-1]), strict=True
-        ):
-            mine.append(part)
-    return [np.concatenate(mine) for mine in held]
+        ends = np.cumsum(largest_remainder(len(members), class_shares))
+        for client_parts, part in zip(held, np.split(members, ends[:-1]), strict=True):
+            client_parts.append(part)
+    return [np.concatenate(client_parts) for client_parts in held]
 
 
 def quantity(chosen: Indices, clients: int, sigma: float, min_size: int, draw: np.random.Generator) -> list[Indices]:
@@ -206,11 +205,11 @@ def large_enough(
     called = [f"client {client}" + (f" ({names[client]})" if names else "") for client in range(len(held))]
     if least is None and (empty := np.flatnonzero(sizes == 0).tolist()):
         first, more = empty[0], f", nor have {len(empty) - 1} more" if len(empty) > 1 else ""
-        found = (
+        reason = (
             f"all {whole[first]} of its training images are held out by evaluation.select" if whole[first] else why_none
         )
         raise UserError(
-            f"data.partition: {called[first]} has no image to train on{more} ({found}); data.partition.min_size=1 "
+            f"data.partition: {called[first]} has no image to train on{more} ({reason}); data.partition.min_size=1 "
             "leaves such clients out"
         )
     if least is not None and sizes.max() < least:

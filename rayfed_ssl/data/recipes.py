@@ -40,10 +40,6 @@ class Recipe:
     second_solarize_p: float | None = None  # likewise
 
     @property
-    def crops(self) -> bool:
-        return self.pad > 0 or self.crop_scale != WHOLE
-
-    @property
     def jitters(self) -> bool:
         return self.jitter_p > 0 and any(self.jitter)
 
@@ -119,11 +115,11 @@ class AugmentConfig(Block):
     flip: bool | None = None
     """Whether views are mirrored with probability 1/2."""
     jitter: tuple[Strength, Strength, Strength, Annotated[float, Field(ge=0, le=0.5)]] | None = None
-    """Strengths of brightness, contrast, saturation and hue; of grey images and of bands the last two do nothing."""
+    """Strengths of brightness, contrast, saturation and hue; the last two change neither grey images nor bands."""
     jitter_p: Probability | None = None
     """Probability of the jitter."""
     gray_p: Probability | None = None
-    """Probability of a grey view, of colours alone."""
+    """Probability that a view of an image with colours is made grey."""
     blur_p: Probability | None = None
     """Probability of a Gaussian blur."""
     blur_sigma: tuple[Positive, Positive] | None = None
@@ -135,11 +131,12 @@ class AugmentConfig(Block):
     second_solarize_p: Probability | None = None
     """Probability that values above 1/2 are inverted in the second view, where it is another than ``solarize_p``."""
     mean: tuple[float, ...] | None = Field(None, min_length=1)
-    """Subtracted from each channel: three values, or one for each of ``data.channels``. Of three for another number of
-    channels, such as a preset's, the mean is taken for all.
+    """Subtracted from each channel: three values, or one for each of ``data.channels``. If their number is another than
+    that of the channels, as a preset's three may be, their mean is subtracted from all channels.
     """
     std: tuple[Positive, ...] | None = Field(None, min_length=1)
-    """Each channel is divided by it; likewise."""
+    """Divides each channel, once ``mean`` is subtracted; as many values as ``mean`` may have, treated in the same way.
+    """
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

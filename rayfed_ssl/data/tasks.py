@@ -54,8 +54,8 @@ def split_tasks(
             dealt[label] += 1
             public.append(slot[:taken])
             kept.append(slot[taken:])
-        mine = numpy_generator(seed, "tasks", "client", client).permutation(np.concatenate(kept))
-        clients.append(_cut(mine, client))
+        images = numpy_generator(seed, "tasks", "client", client).permutation(np.concatenate(kept))
+        clients.append(_cut(images, client))
     return clients, np.sort(np.concatenate(public))
 
 
@@ -70,7 +70,8 @@ def _users(tasks: list[list[int]]) -> Counter[int]:
 
 
 def private_counts(total: int) -> dict[str, int]:
-    """A tenth for early stopping, then a tenth of the rest for test, then for rollback, rounded up each time.
+    """How many of ``total`` images each split gets: a tenth is for early stopping, then a tenth of the rest for test,
+    then a tenth of that rest for rollback, rounded up each time; the others are trained on.
 
     Reproduces every count of Table 4.1, for example 6000 -> 600 / 540 / 486 and 4374 to train on.
     """
@@ -81,9 +82,9 @@ def private_counts(total: int) -> dict[str, int]:
     return counts | {"train": total}
 
 
-def _cut(mine: Indices, client: int) -> dict[str, Indices]:
-    counts = private_counts(len(mine))
+def _cut(images: Indices, client: int) -> dict[str, Indices]:
+    counts = private_counts(len(images))
     if min(counts.values()) < 1:
-        raise UserError(f"data.tasks: client {client} keeps {len(mine)} images, too few to split in four")
+        raise UserError(f"data.tasks: client {client} keeps {len(images)} images, too few to split in four")
     edges = np.cumsum(list(counts.values()))[:-1]
-    return {name: np.sort(part) for name, part in zip(counts, np.split(mine, edges), strict=True)}
+    return {name: np.sort(part) for name, part in zip(counts, np.split(images, edges), strict=True)}

@@ -154,12 +154,12 @@ def _check_other(
     """
     known = (train >= 0).any(), (test >= 0).any()
     if not any(known):
-        found = f"{other} has no labels" + (f", unless {unless} names them" if unless else "")
+        problem = f"{other} has no labels" + (f", unless {unless} names them" if unless else "")
     elif not all(known):
         split, count = ("test", len(test)) if known[0] else ("train", len(train))
-        found = f"none of the {count} {split} images of {other} has a label"
+        problem = f"none of the {count} {split} images of {other} has a label"
     elif len(np.unique(train[train >= 0])) < 2:
-        found = f"the training images of {other} are of 1 class, which is every answer"
+        problem = f"the training images of {other} are of 1 class, which is every answer"
     else:
         return
-    raise UserError(f"--protocol: found {', '.join(labelled)}; {found}; allowed: rank")
+    raise UserError(f"--protocol: found {', '.join(labelled)}; {problem}; allowed: rank")

@@ -133,5 +133,5 @@ def _installed() -> dict[str, object]:
 
 
 def _surroundings() -> dict[str, object]:
-    found = {**_installed(), "threads": torch.get_num_threads(), "mkldnn": bool(torch.backends.mkldnn.enabled)}
-    return found | {name: os.environ.get(name, "") for name in VARIABLES}
+    facts = {**_installed(), "threads": torch.get_num_threads(), "mkldnn": bool(torch.backends.mkldnn.enabled)}
+    return facts | {name: os.environ.get(name, "") for name in VARIABLES}

@@ -47,15 +47,15 @@ class FewShots:
     The features may be floats or flattened uint8 pixels; only the rows of a draw become float.
 
     Raises:
-        UserError: where the train images show fewer than two classes.
+        UserError: the train images show fewer than two classes.
     """
 
     def __init__(self, x: Tensor, y: Tensor, labels_per_class: int, C: float) -> None:
         self.x, self.labels, self.labels_per_class, self.C = x, y.numpy(), labels_per_class, C
-        found = len(np.unique(self.labels))
-        if found < 2:
+        classes = len(np.unique(self.labels))
+        if classes < 2:
             raise UserError(
-                f"evaluation.protocols: fewshot found {found} class among the labelled images, allowed: 2 or more"
+                f"evaluation.protocols: fewshot found {classes} class among the labelled images, allowed: 2 or more"
             )
         self.moments = moments(x)
 

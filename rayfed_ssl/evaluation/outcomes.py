@@ -65,11 +65,12 @@ class ValueKey(NamedTuple):
     """
 
     tag: str
-    """As tables of metrics have it: a protocol's score (``knn``, ``knn_auc``); one on a client's own test images, on
-    held-out training images, of raw pixels (``own_knn``, ``select/knn``, ``pixels_knn``); or ``features/<name>``.
+    """The tag in tables of metrics: a protocol's score (``knn``, ``knn_auc``), such a score on a client's own test
+    images, on held-out training images or of raw pixels (``own_knn``, ``select/knn``, ``pixels_knn``), or
+    ``features/<name>``.
     """
     client: int | None = None
-    """On whose own test images it was measured; None: on those of everybody."""
+    """The client on whose own test images it was measured; None: on the test images of all."""
 
     @classmethod
     def of(cls, key: str) -> ValueKey:

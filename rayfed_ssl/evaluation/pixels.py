@@ -21,19 +21,19 @@ BLOCK = 2**24
 
 
 def flattened(pixels: NDArray[np.uint8]) -> Tensor:
-    """(N, S, S, C) uint8 to (N, D) in [0, 255]: uint8 values, or float32 means of areas for images larger than
-    ``SIDE``.
+    """The features (N, D) of images (N, S, S, C) uint8, in [0, 255]: their uint8 values, or float32 means of areas if
+    images are larger than ``SIDE``.
     """
     if pixels.shape[1] <= SIDE:
         return torch.from_numpy(np.array(pixels)).reshape(len(pixels), -1)  # a copy: mapped arrays are read-only
-    found = torch.empty(len(pixels), SIDE, SIDE, pixels.shape[3])
+    means = torch.empty(len(pixels), SIDE, SIDE, pixels.shape[3])
     rows = max(1, BLOCK // pixels[0].size)
     for start in range(0, len(pixels), rows):
         block = torch.from_numpy(np.array(pixels[start : start + rows])).permute(0, 3, 1, 2).float()
-        found[start : start + rows] = F.adaptive_avg_pool2d(block, SIDE).permute(0, 2, 3, 1)
-    return found.flatten(1)
+        means[start : start + rows] = F.adaptive_avg_pool2d(block, SIDE).permute(0, 2, 3, 1)
+    return means.flatten(1)
 
 
 def shares(pixels: NDArray[np.uint8]) -> Tensor:
-    """(N, S, S, C) uint8 to (N, D) float32 in [0, 1]."""
-    return flattened(pixels).float().div_(255)  # in place: nobody else has them
+    """The features of images (N, S, S, C) uint8 as (N, D) float32 in [0, 1]."""
+    return flattened(pixels).float().div_(255)  # in place, as nothing else uses them

@@ -39,11 +39,11 @@ def dataset(config: TransferConfig, image_size: int) -> Dataset:
     """
     if config.data is None:
         raise UserError(f"{KEY}.data: found nothing; transfer needs another data set: name, and path where it has one")
-    found = load(config.data.model_copy(update={"image_size": image_size}), key=f"{KEY}.data")
-    for name, images in (("train", found.train), ("test", found.test)):
+    other = load(config.data.model_copy(update={"image_size": image_size}), key=f"{KEY}.data")
+    for name, images in (("train", other.train), ("test", other.test)):
         if not (images.labels >= 0).any():
-            raise UserError(f"{KEY}.data: found no {name} image with a label in {found.name}; transfer needs labels")
-    return found
+            raise UserError(f"{KEY}.data: found no {name} image with a label in {other.name}; transfer needs labels")
+    return other
 
 
 def measure(material: Material, config: TransferConfig) -> dict[str, float]:

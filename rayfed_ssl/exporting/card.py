@@ -1,9 +1,9 @@
 """A model card: what an exported encoder is, what it was trained on, how well it does, what training it cost.
 
-Every number is read from the run folder: from ``summary.json``, ``evaluation.json`` where there is one,
-``environment.json``, ``partition.parquet``, ``outcomes.parquet`` and ``config.yaml``. Ways to folders of this machine
-are left out, and so are names of classes, clients and groups in what the run noted; names that the config itself gives
-(of files, of a run, of classes in ``data.tasks``) are there.
+Every number is read from the run folder: from ``summary.json``, ``evaluation.json`` if there is one,
+``environment.json``, ``partition.parquet``, ``outcomes.parquet`` and ``config.yaml``. Paths of folders on this machine
+are left out, and so are names of classes, clients and groups in the run's notes. Names that the config itself gives (of
+files, of a run, of classes in ``data.tasks``) are kept.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from rayfed_ssl.records.tables import EVALUATION, OTHERS, SKIPPED
 
 UNKNOWN = "unknown"  # the Hugging Face Hub's word for a licence that nobody named
 HOME = "rayfed-ssl"
-FINE_TUNED = ("semi_", "transfer_finetune")  # how the tags begin of what trains the encoder further
+FINE_TUNED = ("semi_", "transfer_finetune")  # how the tags of protocols begin that train the encoder further
 COLOURS = {1: "grey", 3: "RGB"}  # by the number of channels
-Value = float | Mapping[str, float | None] | None  # of a summary: one, or a client's each
+Measured = tuple[str, str, float | None, float | None, float]
+"""A row of the table of accuracies: tag, how it was measured, then by raw pixels, before training, by the encoder."""
+Value = float | Mapping[str, float | None] | None  # in a summary: one value, or one for each client
 
 
 def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: float | None = None) -> str:
@@ -45,9 +47,9 @@ def card(encoder: RunEncoder, use: str, licence: str = UNKNOWN, difference: floa
     Args:
         use: Markdown that says how to load what lies beside the card.
         licence: an identifier such as ``apache-2.0``.
-        difference: the largest difference of the exported program's features from the run's, where one was measured.
+        difference: the largest difference of the exported program's features from the run's, if it was measured.
     Raises:
-        UserError: a file of the run folder that is missing or damaged.
+        UserError: a file of the run folder is missing or damaged.
     """
     summary = read_summary(encoder.run)
     if summary is None:
@@ -109,8 +111,8 @@ def _training(encoder: RunEncoder, summary: Mapping[str, Any]) -> Iterator[tuple
     config = encoder.config
     yield "config", f"`{config.name}`"
     yield "data", _data(config)
-    for said in scalings(read_json(encoder.run / "environment.json") or {}):
-        yield "values" if are_bands(encoder.transform.channels) else "grey values", said
+    for scaling in scalings(read_json(encoder.run / "environment.json") or {}):
+        yield "values" if are_bands(encoder.transform.channels) else "grey values", scaling
     split = config.data.partition
     yield "partition", _block(split.model_dump(mode="json", exclude=set(split.files), exclude_none=True))
     if config.data.tasks is not None:
@@ -158,12 +160,13 @@ def _images(run: Path) -> dict[int, int]:
 
 
 def _held(run: Path) -> str:
+    """How many training images the clients hold, in words."""
     counts = _images(run).values()
     if not counts:
         return "no training images recorded"
     low, high = min(counts), max(counts)
-    each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"each with {each} training images, {sum(counts):,} in all"
+    per_client = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"each with {per_client} training images, {sum(counts):,} in all"
 
 
 def _epsilon(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
@@ -187,77 +190,94 @@ def _epsilon(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
 
 
 def _accuracy(encoder: RunEncoder, summary: Mapping[str, Any]) -> str:
-    before = "before training" if "start" in summary else "untrained encoder"
-    how = "the run's last round"
-    rows = [
-        (tag, how, summary["pixels"].get(tag), _untrained(encoder, summary["untrained"].get(tag)), value)
-        for tag, given in summary["accuracy"].items()
-        if (value := _own(encoder, given)) is not None
-    ]
-    later = read_json(encoder.run / EVALUATION) or {}
-    began = encoder.file.before_training(encoder.config.model.initial == "own")
-    untrained, pixels = later.get("untrained", {}).get(began, {}), later.get("pixels", {})
-    for tag, value in later.get("accuracy", {}).get(encoder.file.stem, {}).items():
-        of_first_values = untrained.get(tag)
-        if "start" in summary:  # those are not what training began with
-            of_first_values = next((known for other, _, _, known, _ in rows if other == tag), None)
-        row = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), of_first_values, value)
-        if not any(known[0] == tag and known[2:] == row[2:] for known in rows):
-            rows.append(row)
-    others = later.get(OTHERS, {})
-    parts = list(_on_other_images(encoder, others, began))
-    if rows:
+    """What was measured of the encoder, on the run's images and on others, as text and tables."""
+    evaluated = read_json(encoder.run / EVALUATION) or {}
+    others = evaluated.get(OTHERS, {})
+    parts = list(_on_other_images(encoder, others))
+    if rows := _measured(encoder, summary, evaluated):
         shown = [(tag, how, *(_number(value) for value in values)) for tag, how, *values in rows]
+        before = "before training" if "start" in summary else "untrained encoder"
         table = _table(("protocol", "measured by", "raw pixels", before, "this encoder"), shown)
         parts = [table, *_of_chance(encoder, summary, [tag for tag, *_ in rows]), *parts]
     if not parts:
         return "No accuracy was measured of this encoder."
-    elsewhere = [tag for known in others.values() for tag in known.get("accuracy", {}).get(encoder.file.stem, {})]
+    elsewhere = [tag for other in others.values() for tag in other.get("accuracy", {}).get(encoder.file.stem, {})]
     tuned = any(tag.startswith(FINE_TUNED) for tag in (*(tag for tag, *_ in rows), *elsewhere))
     but = ", but for `semi` and `transfer_finetune`, which train it further" if tuned else ""
-    said = f"Shares of test images, the encoder frozen{but}. Accuracy unless the protocol's name says otherwise."
-    return "\n\n".join([said, *parts])
+    text = f"Shares of test images, the encoder frozen{but}. Accuracy unless the protocol's name says otherwise."
+    return "\n\n".join([text, *parts])
 
 
-def _on_other_images(encoder: RunEncoder, others: Mapping[str, Any], began: str) -> Iterator[str]:
-    """A table of what ``rayfed-ssl evaluate --data`` measured for each data set, which is called as its file or folder
-    is, without the way to it.
+def _measured(encoder: RunEncoder, summary: Mapping[str, Any], evaluated: Mapping[str, Any]) -> list[Measured]:
+    """The values of the encoder on the run's own images: those of its last round, then what ``evaluated`` adds or
+    changes, the file of ``rayfed-ssl evaluate``.
     """
-    for known in others.values():
-        untrained, pixels = known.get("untrained", {}).get(began, {}), known.get("pixels", {})
-        values = known.get("accuracy", {}).get(encoder.file.stem, {})
+    rows: list[Measured] = [
+        (
+            tag,
+            "the run's last round",
+            summary["pixels"].get(tag),
+            _untrained(encoder, summary["untrained"].get(tag)),
+            own,
+        )
+        for tag, value in summary["accuracy"].items()
+        if (own := _own(encoder, value)) is not None
+    ]
+    untrained, pixels = evaluated.get("untrained", {}).get(_began_as(encoder), {}), evaluated.get("pixels", {})
+    for tag, value in evaluated.get("accuracy", {}).get(encoder.file.stem, {}).items():
+        before = untrained.get(tag)
+        if "start" in summary:  # training did not begin with an untrained encoder: the last round knows what with
+            before = next((row[3] for row in rows if row[0] == tag), None)
+        row: Measured = (tag, "`rayfed-ssl evaluate`", pixels.get(tag), before, value)
+        if not any(known[0] == tag and known[2:] == row[2:] for known in rows):
+            rows.append(row)
+    return rows
+
+
+def _began_as(encoder: RunEncoder) -> str:
+    """The name in ``evaluation.json`` of the encoder that training began with."""
+    return encoder.file.before_training(encoder.config.model.initial == "own")
+
+
+def _on_other_images(encoder: RunEncoder, others: Mapping[str, Any]) -> Iterator[str]:
+    """A table of what ``rayfed-ssl evaluate --data`` measured, for each data set. A data set has the name of its file
+    or folder, without the path.
+    """
+    for other in others.values():
+        untrained, pixels = other.get("untrained", {}).get(_began_as(encoder), {}), other.get("pixels", {})
+        values = other.get("accuracy", {}).get(encoder.file.stem, {})
         rows = [
-            (tag, *(_number(one) for one in (pixels.get(tag), untrained.get(tag), value)))
+            (tag, _number(pixels.get(tag)), _number(untrained.get(tag)), _number(value))
             for tag, value in values.items()
         ]
         if rows:
-            source = known["images"]["source"]
+            images, source = other["images"], other["images"]["source"]
             name = printable(Path(source["path"]).name if source.get("path") else source["name"])
-            where = f"`{name}`, {known['images']['test']:,} test images and {known['images']['train']:,} to learn from"
+            where = f"`{name}`, {images['test']:,} test images and {images['train']:,} to learn from"
             head = ("protocol", "raw pixels", "untrained encoder", "this encoder")
             yield f"On other images than the run's ({where}), by `rayfed-ssl evaluate --data`:\n\n{_table(head, rows)}"
-            if lines := known["images"].get("card_notes"):
+            if lines := images.get("card_notes"):
                 yield "\n".join(f"- {line}." for line in lines)
 
 
 def _of_chance(encoder: RunEncoder, summary: Mapping[str, Any], tags: Sequence[str]) -> Iterator[str]:
-    """What an accuracy is worth that looks at no image."""
+    """A sentence on the accuracy of a guess that looks at no image, if accuracies were measured."""
     if encoder.config.data.tasks is not None or not any(counts_images(tag) for tag in tags):
         return
     path, images = encoder.run / OUTCOMES, (summary.get("evaluation") or {}).get("test_images")
     which = "the test images" if images is None else f"the {images:,} labelled test images"
-    said = f"Without a look at an image, always naming the largest class is right for {{}} of {which}"
+    sentence = f"Without a look at an image, always naming the largest class is right for {{}} of {which}"
     if path.exists():
         labels = pq.read_table(path, columns=["label"])["label"]
         counts = labels.value_counts().field("counts").to_numpy()
-        alike = f"naming one of their {len(counts)} classes at random for {1 / len(counts):.3f}"
-        yield f"{said.format(fraction(counts.max() / counts.sum()))}, and {alike}."
-    elif (known := summary.get("largest_class")) is not None:
-        yield f"{said.format(fraction(known['share']))}."
+        at_random = f"naming one of their {len(counts)} classes at random for {1 / len(counts):.3f}"
+        yield f"{sentence.format(fraction(counts.max() / counts.sum()))}, and {at_random}."
+    elif (largest := summary.get("largest_class")) is not None:
+        yield f"{sentence.format(fraction(largest['share']))}."
 
 
 def _noted(run: Path) -> list[str]:
-    """What the run said of its images, clients and method that qualifies its numbers."""
+    """The section with the run's notes on its images, clients and method that qualify its numbers, if there are any."""
     lines = [*recorded(run).card_notes]
     if (skipped := run / SKIPPED).exists():
         left_out = len(skipped.read_text(encoding="utf-8").splitlines())
@@ -268,13 +288,16 @@ def _noted(run: Path) -> list[str]:
 
 
 def _own(encoder: RunEncoder, value: Value) -> float | None:
-    """What a summary's value says of this encoder: clients' values belong to theirs, one value to the global one."""
+    """The value that a summary has for this encoder: one of several belongs to a client's encoder, a single one to the
+    global encoder.
+    """
     if isinstance(value, Mapping):
         return value.get(str(encoder.client))
     return value if encoder.client is None else None
 
 
 def _untrained(encoder: RunEncoder, value: Value) -> float | None:
+    """The value of the untrained encoder: of the client's own, or of the one that all clients began with."""
     return value.get(str(encoder.client)) if isinstance(value, Mapping) else value
 
 

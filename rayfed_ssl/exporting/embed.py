@@ -1,11 +1,11 @@
 """A table of an encoder's features: a Parquet row per image, written while the images are read.
 
-Columns: ``id`` (text), ``split`` where the images have splits, ``label`` (int64, null where unknown) where there are
-labels, ``class`` where these have names, ``embedding`` (fixed-size list of float32). The schema's metadata says under
-``rayfed_ssl`` which encoder it was, and under ``class_names`` what the labels are called.
+Columns: ``id`` (text), ``split`` if the images have splits, ``label`` (int64, null if unknown) if there are labels,
+``class`` if these have names, ``embedding`` (fixed-size list of float32). The schema's metadata says under
+``rayfed_ssl`` which encoder made them, and under ``class_names`` what the labels are called.
 
-Every forward pass has BLOCK images, the last ones beside black ones. So on a CPU an image's embedding has the same bits
-in whatever table it stands.
+Every forward pass has BLOCK images; the last one is filled up with black images. So on a CPU an image's embedding has
+the same bits in every table.
 
 Shapes: N images, S the run's image side, C channels, D embedding.
 """
@@ -48,15 +48,16 @@ from rayfed_ssl.models.transform import HIGH_BIT_DEPTH, as_input, in_yaml
 from rayfed_ssl.settings.data_argument import columns_in_block, parse_data_argument_of_run
 
 BLOCK = 64  # images per forward pass
-GROUP_BYTES = 32 * 2**20  # of embeddings in a row group
-SUFFIXES = (".parquet", ".pq")  # of the table
+GROUP_BYTES = 32 * 2**20  # of embeddings, in a row group
+SUFFIXES = (".parquet", ".pq")  # of the table's file
 KEY = "data"
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """``images`` rows of ``dim`` numbers were written; the images with the ids ``skipped`` cannot be decoded and were
-    left out. ``notes`` are lines on images and files that are not taken, and on what is lost of those that are."""
+    """What was written: ``images`` rows of ``dim`` numbers. The images with the ids ``skipped`` cannot be decoded and
+    were left out. ``notes`` are lines on images and files that are not in the table, and on what decoding lost.
+    """
 
     images: int
     dim: int
@@ -80,13 +81,13 @@ def embed(
         data: a folder of images, with or without class folders; a Parquet file, a pattern of them, or a folder that
             holds some; a CSV file that names images; an ``.npz`` file, or a folder of ``.npy`` files;
             ``hub:OWNER/NAME``; a source by its name; a block such as ``{name: parquet, path: ..}``.
-        id_column: the column of ids, of Parquet or of a CSV file.
-        skip_bad: leave out images that cannot be decoded.
-        overwrite: whether the table takes the place of a file that is there.
-        progress: is told (images done, images in all).
+        id_column: the column of ids, for Parquet or a CSV file.
+        skip_bad: whether to leave out images that cannot be decoded.
+        overwrite: whether to replace a file that is there.
+        progress: is called with the number of images that are done, and of all images.
     Raises:
-        UserError: no such data, an image that cannot be decoded, embeddings that are not finite, a file that is there
-            and is not to be overwritten, a place that cannot be written to, or a name of another format.
+        UserError: there are no such images, an image cannot be decoded, embeddings are not finite, ``out`` exists and
+            is not to be overwritten, cannot be written, or has the name of another format.
     """
     _check_suffix(out)
     images = _images(data, id_column, encoder)
@@ -113,7 +114,7 @@ def table_of(
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """So many threads of torch, with which features have the run's bits; as many as before afterwards."""
+    """Set the number of torch's threads to the run's, so that features have the same bits; restore it at the end."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -123,22 +124,22 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
-    """What images are brought to: what the run brought its own to. A block may say the range of images of more than 8
-    bits where the run had none of them. Raises UserError for one that says otherwise.
+    """The form that images are decoded to, which is the run's. The block ``source`` may set other bands, and the range
+    of images of more than 8 bits if the run had no such images. Raises UserError if it contradicts the run.
     """
     form = encoder.transform.form
     if source is None:
         return form
-    known: dict[str, object] = {"image_size": form.size, "channels": form.channels, "fit": form.fit}
-    known["background"] = form.background
+    fixed: dict[str, object] = {"image_size": form.size, "channels": form.channels, "fit": form.fit}
+    fixed["background"] = form.background
     if _has_range_of_run(encoder):
-        known["range"] = form.range
+        fixed["range"] = form.range
     form = replace(form, bands=source.bands, nodata=source.nodata)  # files may hold the same bands in other places
     if "max_pixels" in source.model_fields_set:
-        form = replace(form, max_pixels=source.max_pixels)  # it changes no pixel
+        form = replace(form, max_pixels=source.max_pixels)  # changes no pixel
     if source.range == encoder.config.data.range == PERCENTILES:
         source = source.model_copy(update={"range": form.range})
-    for name, value in known.items():
+    for name, value in fixed.items():
         if name in source.model_fields_set and (found := getattr(source, name)) != value:
             raise UserError(
                 f"{KEY}.{name}: found {in_yaml(found)}; the encoder's run has {in_yaml(value)}, and images have their "
@@ -153,22 +154,24 @@ def _form(encoder: RunEncoder, source: SourceConfig | None) -> ImageForm:
 
 
 def _has_range_of_run(encoder: RunEncoder) -> bool:
-    """Whether the run had images of more than 8 bits, so that a table's are scaled as they were."""
+    """Whether the run had images of more than 8 bits, so that the table's images have to be scaled as they were."""
     return encoder.transform.range is not None or bool(encoder.file.description["input"].get(HIGH_BIT_DEPTH))
 
 
 def _check_suffix(out: Path) -> None:
     """Raise UserError for a file whose name does not say that it is Parquet."""
     if out.suffix.lower() not in SUFFIXES and not out.is_dir():
-        such = printable(out.with_suffix(SUFFIXES[0]).name) if out.name else f"x{SUFFIXES[0]}"
+        example = printable(out.with_suffix(SUFFIXES[0]).name) if out.name else f"x{SUFFIXES[0]}"
         raise UserError(
             f"--out: found {printable(out)}, but the table is Parquet; allowed: a name that ends in "
-            f"{' or '.join(SUFFIXES)}, such as {such}; pandas.read_parquet reads it, and writes other formats"
+            f"{' or '.join(SUFFIXES)}, such as {example}; pandas.read_parquet reads it, and writes other formats"
         )
 
 
 def _check_out(out: Path, data: str, overwrite: bool) -> None:
-    """Raise UserError for a folder, for what the images are read from, and for a file that nobody gave up."""
+    """Raise UserError if ``out`` is a folder, is or lies within what the images are read from, or exists and is not to
+    be overwritten.
+    """
     if out.is_dir():
         raise UserError(f"--out: {printable(out)} is a folder; allowed: a file, such as {printable(out / 'x.parquet')}")
     place = out.resolve()
@@ -181,8 +184,8 @@ def _check_out(out: Path, data: str, overwrite: bool) -> None:
 
 @dataclass(frozen=True)
 class _Images:
-    """A table's images; ``source`` is the block that they were read by, None for a pattern; ``block`` is what the user
-    would write to set more of its keys.
+    """A table's images. ``source`` is the block that they are read by, None for a pattern of files; ``block`` is that
+    block as a user would write it, for messages on keys to add.
     """
 
     catalogue: Catalogue
@@ -191,52 +194,53 @@ class _Images:
 
 
 def _images(data: str, id_column: str | None, encoder: RunEncoder) -> _Images:
-    """The images that ``data`` names. The run's own place is read by the run's block. Of another folder named by its
-    path the layout is the run's where the folder has it: what lies below client folders are the classes.
+    """The images that ``data`` names. The run's own images are read by the run's block. Another folder that is given by
+    its path is read with client folders if the run was, and if the folder has them.
     """
     if _is_pattern(data):
         files = [(Path(name).name, Path(name)) for name in sorted(map(str, _files(data)))]
         if not files:
             raise UserError(f"{KEY}: found {printable(data)!r}, to which no file fits (seen from {Path.cwd()})")
-        of_first = {"name": "parquet", "path": str(files[0][1])}
-        with columns_in_block(of_first):
-            return _Images(of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None, of_first)
+        first_block = {"name": "parquet", "path": str(files[0][1])}
+        with columns_in_block(first_block):
+            return _Images(of_parquet(_told_apart(files), SourceConfig().columns, KEY, id_column), None, first_block)
     own = encoder.config.data.model_copy(update={"limit": None, "test_limit": None})  # a table has every image
     block = parse_data_argument_of_run(data, own, KEY)
-    plain = block.name == "imagefolder" and block.path is not None and not data.lstrip().startswith("{")
-    if plain and own.name == "imagefolder" and own.layout == "clients":
+    by_path = block.name == "imagefolder" and block.path is not None and not data.lstrip().startswith("{")
+    if by_path and own.name == "imagefolder" and own.layout == "clients":
         assert block.path is not None
         if has_client_folders(Path(block.path).expanduser(), KEY):
             block = block.model_copy(update={"layout": "clients"})
     block = with_bands(block, encoder.config.data)
     if "channels" not in block.model_fields_set:
         block = in_channels(block, encoder.transform.channels, KEY)
-    said = {"name": block.name, **block.model_dump(mode="json", exclude_defaults=True)}
-    with columns_in_block(said):
-        return _Images(catalogued(block, KEY, id_column), block, said)
+    as_written = {"name": block.name, **block.model_dump(mode="json", exclude_defaults=True)}
+    with columns_in_block(as_written):
+        return _Images(catalogued(block, KEY, id_column), block, as_written)
 
 
 def _is_pattern(data: str) -> bool:
+    """Whether ``data`` is a pattern of files such as ``folder/*.parquet``, and no path that exists."""
     return not data.lstrip().startswith("{") and glob.has_magic(data) and not Path(data).expanduser().exists()
 
 
 def _files(data: str) -> list[Path]:
-    """The files that ``data`` names itself."""
+    """The files that fit the pattern ``data``, or ``data`` itself as a path."""
     path = Path(data).expanduser()
     if _is_pattern(data):
-        return [found for name in glob.glob(str(path), recursive=True) if (found := Path(name)).is_file()]
+        return [file for name in glob.glob(str(path), recursive=True) if (file := Path(name)).is_file()]
     return [path]
 
 
 def _told_apart(files: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
-    """Files by their names, or by their paths where two have one name."""
+    """The files as they are given, by their names; but by their paths if two have the same name."""
     if len({name for name, _ in files}) == len(files):
         return files
     return [(path.as_posix(), path) for _, path in files]
 
 
 class _Table:
-    """A catalogue's table in the making."""
+    """Writes the table of a catalogue, and notes meanwhile what there is to say of it."""
 
     def __init__(self, encoder: RunEncoder, images: _Images, skip_bad: bool) -> None:
         self.encoder, self.images, self.block = encoder, images.catalogue, images.block
@@ -252,14 +256,15 @@ class _Table:
 
     @property
     def embedded(self) -> Embedded:
-        """What was written."""
-        shown = np.concatenate(self.one_colour)
-        notes = of_table(self.traits, shown, self.form.range, self.form.background, KEY)
+        """What was written, once ``write`` is done."""
+        colours = np.concatenate(self.one_colour)
+        notes = of_table(self.traits, colours, self.form.range, self.form.background, KEY)
         return Embedded(self.written, self.encoder.module.dim, tuple(self.skipped), (*self.images.notes, *notes))
 
     def write(
         self, sink: Path | pa.NativeFile, progress: Callable[[int, int], object] = lambda done, total: None
     ) -> None:
+        """Write the table to ``sink``, a row group of about ``GROUP_BYTES`` at a time."""
         schema = self._schema()
         dim = self.encoder.module.dim
         most = max(BLOCK, GROUP_BYTES // (4 * dim))
@@ -279,7 +284,9 @@ class _Table:
                 self._group(writer, schema, rows, ids, features)
 
     def _blocks(self) -> Iterator[tuple[list[int], list[str], NDArray[np.float32]]]:
-        """(rows of the catalogue, ids, embeddings (n, D)) of BLOCK images at a time, less those that are skipped."""
+        """The catalogue's rows, the ids and the embeddings (n, D) of BLOCK images at a time, without skipped images.
+        Raises UserError for an image that cannot be decoded, and for an embedding that is not finite.
+        """
         numbered = (((row, name), payload) for row, (name, payload) in enumerate(self.images.read()))
         for named, results in decoded_blocks(numbered, self.form, BLOCK):
             rows, ids, squares = [], [], []
@@ -298,12 +305,12 @@ class _Table:
                 self.one_colour.append(of_one_colour(pixels)[1])
                 values = self._embedded(pixels)
                 if (broken := ~np.isfinite(values).all(axis=1)).any():
-                    bad = printable(ids[int(np.flatnonzero(broken)[0])])
-                    raise UserError(f"{self.encoder.run}: the embedding of {bad} is not finite; training diverged")
+                    first = printable(ids[int(np.flatnonzero(broken)[0])])
+                    raise UserError(f"{self.encoder.run}: the embedding of {first} is not finite; training diverged")
                 yield rows, ids, values
 
     def _refuse(self, name: str, bad: BadImage) -> NoReturn:
-        """Raise UserError for an image that cannot be decoded, with the block in which a key would decode it."""
+        """Raise UserError for an image that cannot be decoded, with the key to set if one would help."""
         line = f"{KEY}: {printable(name)} cannot be decoded ({bad}); mend or remove it, or leave such images out with "
         line += "--skip-bad"
         if bad.to_set == "range" and _has_range_of_run(self.encoder):
@@ -317,7 +324,7 @@ class _Table:
 
     @torch.inference_mode()
     def _embedded(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """(n, S, S, C) with n at most BLOCK -> (n, D)."""
+        """The embeddings (n, D) of images (n, S, S, C), n at most BLOCK."""
         block = np.zeros((BLOCK, *pixels.shape[1:]), np.uint8)
         block[: len(pixels)] = pixels
         features = self.module(self.encoder.transform.normalised(torch.from_numpy(block).to(self.device)))
@@ -333,12 +340,13 @@ class _Table:
             if names is not None:
                 fields.append(pa.field("class", word))
         fields.append(pa.field("embedding", pa.list_(pa.float32(), self.encoder.module.dim), nullable=False))
-        said = {"rayfed_ssl": json.dumps(self._origin())}
+        about = {"rayfed_ssl": json.dumps(self._origin())}
         if self.images.labelled and names is not None:
-            said["class_names"] = json.dumps(names)
-        return pa.schema(fields, metadata=said)
+            about["class_names"] = json.dumps(names)
+        return pa.schema(fields, metadata=about)
 
     def _origin(self) -> dict[str, object]:
+        """Which encoder makes the embeddings, for the schema's metadata."""
         encoder = self.encoder
         return {
             "run": encoder.title,
@@ -361,12 +369,12 @@ class _Table:
         features: list[NDArray[np.float32]],
     ) -> None:
         """Write one row group."""
-        dim, at = self.encoder.module.dim, np.array(rows, np.int64)
-        labels = pa.array(self.images.labels[at], mask=self.images.labels[at] < 0)
+        dim, positions = self.encoder.module.dim, np.array(rows, np.int64)
+        labels = pa.array(self.images.labels[positions], mask=self.images.labels[positions] < 0)
         numbers = np.concatenate(features).ravel() if features else np.empty(0, np.float32)
         columns = {"id": pa.array(ids, pa.string()), "label": labels}
         if self.images.divided:
-            columns["split"] = self.images.split_of(at)
+            columns["split"] = self.images.split_of(positions)
         if self.images.class_names is not None:
             columns["class"] = pa.DictionaryArray.from_arrays(labels.cast(pa.int32()), list(self.images.class_names))
         columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(numbers), dim)

@@ -1,4 +1,4 @@
-"""Loads the encoder that a command uses of a run: the global one, or one client's, with its transform."""
+"""Loads an encoder of a run, the global one or one client's, with its transform."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rayfed_ssl.storage.missing_encoder_error import naming_checkpoint
 
 @dataclass(frozen=True)
 class RunEncoder:
-    """One exported encoder of a run folder, on the CPU and in eval mode, and what belongs to it."""
+    """An exported encoder of a run folder, on the CPU and in eval mode, with its file, its transform and the config."""
 
     run: Path
     file: ExportedFile
@@ -31,14 +31,16 @@ class RunEncoder:
 
     @property
     def title(self) -> str:
-        """What to call the run elsewhere: as its folder; one of a sweep's or comparison's, as that and its trial."""
+        """The run's name outside of its folder: the folder's name; a trial's has that of its sweep or comparison
+        before.
+        """
         folder = self.run.resolve() if self.uri is None else PurePosixPath(urlsplit(self.uri).path)
         words = [folder.parent.name] if folder.name.startswith("trial-") else []
         return printable(" ".join([*words, folder.name or self.config.name]), 80)
 
     @property
     def client(self) -> int | None:
-        """Whose encoder it is; None: the global one."""
+        """The client whose encoder it is; None for the global one."""
         return self.file.client
 
     @property
@@ -57,11 +59,12 @@ def run_encoder(
 ) -> RunEncoder:
     """The global encoder of the run folder ``run``, or that of ``client``, a number or a name.
 
-    Without ``client``, a run that has no global encoder has to have one client. ``uri``: where the run is whose copy
-    the folder is, after which tables and model cards call it.
+    Without ``client``, a run that has no global encoder has to have exactly one client. If the folder is a copy of a
+    run elsewhere, ``uri`` says where that is; tables and model cards name the run after it.
 
     Raises:
-        UserError: no finished run, no such client, several encoders and none asked for, files that are damaged.
+        UserError: the run has not finished, has no such client, or has several encoders and ``client`` is None; or
+            files are damaged.
     """
     path = of_run(run)
     with naming_checkpoint(run):

@@ -35,7 +35,7 @@ from rayfed_ssl.models.transform import Transform, as_input
 
 VALUES = "model.safetensors"
 LARGE = "*.safetensors filter=lfs diff=lfs merge=lfs -text\n*.pt2 filter=lfs diff=lfs merge=lfs -text\n"
-LEFT_S = 24 * 3600.0  # an export takes minutes
+LEFT_S = 24 * 3600.0  # drafts that did not change for so long are of exports that were killed: one takes minutes
 RESIZED = {
     "crop": "the central square",
     "pad": "all of the image, in the middle of a black square",
@@ -45,8 +45,9 @@ RESIZED = {
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A way to export: the program's file, what writes it and says how far its features are off, and what else lies
-    beside it."""
+    """A way to export: the program's file, the function that writes it and returns the largest difference of its
+    features from the encoder's, and what else lies beside it.
+    """
 
     program: str
     write: Callable[[RunEncoder, Path], float]
@@ -77,7 +78,7 @@ def default_folder(encoder: RunEncoder, form: str) -> Path:
 
 
 def check_form(form: str) -> None:
-    """Raise UserError for a form that is not there, or needs packages that are not installed."""
+    """Raise UserError if there is no such form, or if it needs packages that are not installed."""
     if form not in FORMS:
         raise UserError(f"--to: found {printable(form)!r}; must be one of {', '.join(FORMS)}")
     check_installed(form)
@@ -88,10 +89,10 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
 
     Args:
         out: the folder; by default ``default_folder``.
-        licence: of the weights, for the model card: an identifier such as ``apache-2.0``.
+        licence: the licence of the weights, for the model card: an identifier such as ``apache-2.0``.
     Raises:
-        UserError: no such form, packages that are not installed, a network that cannot be exported, a folder that
-            exists, cannot be written or has a program's name, records of the run that are damaged.
+        UserError: there is no such form, packages are not installed, the network cannot be exported, the folder exists,
+            cannot be written or has a program's name, or records of the run are damaged.
     """
     check_form(form)
     if not licence.strip() or not licence.isprintable():
@@ -119,8 +120,8 @@ def export(encoder: RunEncoder, form: str, out: Path | None = None, licence: str
 
 
 def _check_is_no_file(folder: Path, form: ExportFormat) -> None:
-    """Raise UserError for a folder with the suffix of a file that lies in one."""
-    suffixes = {Path(name).suffix for name in (VALUES, *(one.program for one in FORMS.values()))}
+    """Raise UserError if the folder's name has the suffix of a file that an export holds."""
+    suffixes = {Path(name).suffix for name in (VALUES, *(known.program for known in FORMS.values()))}
     if folder.suffix.lower() in suffixes:
         raise UserError(
             f"--out: found {printable(folder)}, but an export is a folder, and {form.program} lies in it; allowed: the "
@@ -130,13 +131,14 @@ def _check_is_no_file(folder: Path, form: ExportFormat) -> None:
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder``, of this export alone, that becomes it when all is written. Where something fails it
-    goes, and so do the folders above it that were made for it. The first of several exports that is done is kept.
+    """A new folder beside ``folder`` that is renamed to it when all is written. If anything fails, it is removed, with
+    the folders above it that were created for it. If several exports write the same folder, the first that is done is
+    kept.
     """
     _check_is_free(folder)
     _remove_left_over(folder)
     place = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.tmp")
-    made = [path for path in place.parents if not path.exists()]
+    created = [path for path in place.parents if not path.exists()]
     place.mkdir(parents=True)
     try:
         yield place
@@ -145,8 +147,8 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     except BaseException as error:
         gone = not place.exists()
         shutil.rmtree(place, ignore_errors=True)
-        for path in made:
-            with contextlib.suppress(OSError):  # not empty, or gone
+        for path in created:
+            with contextlib.suppress(OSError):  # not empty, or removed already
                 path.rmdir()
         if gone and isinstance(error, Exception):
             raise UserError(
@@ -161,7 +163,7 @@ def _check_is_free(folder: Path) -> None:
 
 
 def _remove_left_over(folder: Path) -> None:
-    """Remove the drafts of exports that were killed: those to which nothing was added for ``LEFT_S``."""
+    """Remove the drafts of exports that were killed: those that have not changed for ``LEFT_S``."""
     draft = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}\.tmp")
     with contextlib.suppress(OSError):  # there is no such folder, or it cannot be listed
         for path in folder.parent.iterdir():
@@ -172,31 +174,32 @@ def _remove_left_over(folder: Path) -> None:
 def _config(encoder: RunEncoder, form: ExportFormat) -> dict[str, object]:
     """How to build the encoder, and what its input is; ``load_exported(folder, "config")`` reads it."""
     described = {key: value for key, value in encoder.file.description.items() if key not in ("values", "input")}
-    given: dict[str, Any] = {
+    as_run: dict[str, Any] = {
         **encoder.file.description["input"],
         "resize": f"{RESIZED[encoder.transform.fit]}, antialiased bilinear",
         **as_input(encoder.config.data, encoder.transform.range),
     }
-    said: dict[str, object] = {**described, "input": given}
+    config: dict[str, object] = {**described, "input": as_run}
     if form.values:
-        said["values"] = VALUES
+        config["values"] = VALUES
     else:
-        said["program"] = {
+        config["program"] = {
             "file": form.program,
             "input": {"name": IMAGES, "type": "uint8", "shape": ["batch", *_pixels(encoder)]},
             "output": {"name": FEATURES, "type": "float32", "shape": ["batch", encoder.module.dim]},
         }
     run = {"name": encoder.title, "method": encoder.config.method.name, "encoder": encoder.file.stem}
-    return {**said, "run": run, "rayfed_ssl_version": metadata.version("rayfed-ssl")}
+    return {**config, "run": run, "rayfed_ssl_version": metadata.version("rayfed-ssl")}
 
 
 def _pixels(encoder: RunEncoder) -> tuple[int, int, int]:
+    """The shape (S, S, C) of an image."""
     side = encoder.transform.image_size
     return side, side, encoder.transform.channels
 
 
 def _has_words(transform: Transform) -> bool:
-    """Whether transformers' image processors can say what the transform does: they neither pad so nor take bands."""
+    """Whether transformers' image processors can describe the transform: they neither pad as it does nor know bands."""
     return transform.fit != "pad" and not are_bands(transform.channels) and transform.bands is None
 
 

@@ -1,8 +1,8 @@
 """An encoder as a program that runs without rayfed-ssl: torch.export, TorchScript, ONNX.
 
 A TorchScript or ONNX program takes uint8 images (B, S, S, C) of the run's size: scaling and normalisation are inside. A
-torch.export program takes what the transform gives, float32 (B, C, S, S). All give features (B, dim), for any B. Each
-is compared with the encoder on images of noise before it is kept. Traces of this machine's source files are left out.
+torch.export program takes the transform's output, float32 (B, C, S, S). All return features (B, dim), for any B. Each
+is compared with the encoder on images of noise before it is kept. Paths of this machine's source files are left out.
 
 Shapes: B images, S the run's image side, C channels.
 """
@@ -25,8 +25,8 @@ from rayfed_ssl.exporting.encoders import RunEncoder
 from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.transform import Transform
 
-CLOSE = 1e-4  # largest difference allowed, relative to the largest feature where that is above 1
-CHECKED = (1, 2, 5)  # images at a time
+CLOSE = 1e-4  # largest difference allowed, relative to the largest feature if that is above 1
+CHECKED = (1, 2, 5)  # numbers of images with which a program is compared with the encoder
 ONNX_NEEDS = ("onnx", "onnxscript", "onnxruntime")
 PROTOBUF_LIMIT = 3 * 2**29  # bytes of values; above, ONNX keeps them in a file of their own (protobuf ends at 2 GiB)
 IMAGES, FEATURES = "images", "features"  # an ONNX program's input and output
@@ -52,18 +52,19 @@ class FromPixels(nn.Module):
 
 
 def check_installed(form: str) -> None:
-    """Raise UserError where a program of this form needs packages that are not installed."""
+    """Raise UserError if a program of this form needs packages that are not installed."""
     missing = [name for name in ONNX_NEEDS if importlib.util.find_spec(name) is None] if form == "onnx" else []
     if missing:
         raise UserError(f"--to onnx: needs {', '.join(missing)}, not installed: pip install 'rayfed-ssl[onnx]'")
 
 
 def write_export(encoder: RunEncoder, path: Path) -> float:
-    """A torch.export program (``torch.export.load(path).module()``); the largest difference from the encoder.
+    """Write a torch.export program, which ``torch.export.load(path).module()`` loads. Returns the largest difference of
+    its features from the encoder's.
 
     Raises:
-        UserError: the network cannot be exported, or gives other features.
-        OSError: the disk takes no more.
+        UserError: the network cannot be exported, or the program returns other features.
+        OSError: the file cannot be written, as on a full disk.
     """
     images = encoder.transform.normalised(encoder.example(2)).contiguous()
 
@@ -72,7 +73,7 @@ def write_export(encoder: RunEncoder, path: Path) -> float:
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)
         torch.export.save(program, held := io.BytesIO())
-        path.write_bytes(held.getbuffer())  # torch's own writer ends the process where the disk takes no more
+        path.write_bytes(held.getbuffer())  # torch's own writer ends the process on a full disk
 
     _written("torch", encoder, write)
     module = torch.export.load(path).module()
@@ -80,11 +81,11 @@ def write_export(encoder: RunEncoder, path: Path) -> float:
 
 
 def write_torchscript(encoder: RunEncoder, path: Path) -> float:
-    """A TorchScript program (``torch.jit.load(path)``); the largest difference. Raises as ``write_export``."""
+    """Write a TorchScript program, which ``torch.jit.load(path)`` loads. Returns and raises as ``write_export``."""
     whole = FromPixels(encoder.module, encoder.transform).eval()
 
     def write() -> None:
-        with torch.no_grad(), path.open("wb") as file:  # given a path, it ends the process where the disk takes no more
+        with torch.no_grad(), path.open("wb") as file:  # given a path, it ends the process on a full disk
             torch.jit.save(torch.jit.trace(whole, encoder.example(2)), file)  # type: ignore[no-untyped-call]
         _without(path, ".debug_pkl")
 
@@ -94,9 +95,9 @@ def write_torchscript(encoder: RunEncoder, path: Path) -> float:
 
 
 def write_onnx(encoder: RunEncoder, path: Path) -> float:
-    """An ONNX program; the largest difference, in onnxruntime. Raises as ``write_export``.
+    """Write an ONNX program, which is compared in onnxruntime. Returns and raises as ``write_export`` does.
 
-    Values of more than PROTOBUF_LIMIT bytes lie beside it in ``<path>.data``.
+    Values of more than PROTOBUF_LIMIT bytes are written to ``<path>.data`` beside it.
     """
     check_installed("onnx")
     import onnxruntime
@@ -122,11 +123,12 @@ def write_onnx(encoder: RunEncoder, path: Path) -> float:
 
 
 def _batches() -> tuple[dict[int, Any]]:
+    """``dynamic_shapes`` of a program whose only input has any number of images."""
     return ({0: torch.export.Dim("batch", min=1)},)
 
 
 def _without(archive: Path, suffix: str) -> None:
-    """Write a zip archive again without the files of this suffix."""
+    """Write a zip archive again without the files that have this suffix."""
     with zipfile.ZipFile(archive) as old:
         kept = [(entry, old.read(entry)) for entry in old.infolist() if not entry.filename.endswith(suffix)]
     with zipfile.ZipFile(archive, "w") as new:
@@ -135,7 +137,7 @@ def _without(archive: Path, suffix: str) -> None:
 
 
 def _written(form: str, encoder: RunEncoder, write: Callable[[], None]) -> None:
-    """``write``, whose errors are those of the disk, or say that the network cannot be exported."""
+    """Call ``write``. Raises OSError as it does, and for other errors UserError: the network cannot be exported."""
     try:
         write()
     except OSError:
@@ -149,17 +151,17 @@ def _written(form: str, encoder: RunEncoder, write: Callable[[], None]) -> None:
 
 @torch.no_grad()
 def _difference(form: str, encoder: RunEncoder, program: Callable[[Tensor], Tensor]) -> float:
-    """The largest difference from the encoder's features. Raises UserError where it is not small."""
+    """The largest difference of a program's features from the encoder's. Raises UserError if it is not small."""
     largest = scale = 0.0
     for count in CHECKED:
         pixels = encoder.example(count)
         expected = encoder.module(encoder.transform.normalised(pixels))
-        found = program(pixels)
-        if found.shape != expected.shape:
+        features = program(pixels)
+        if features.shape != expected.shape:
             raise UserError(
-                f"--to {form}: features of {count} images are {tuple(found.shape)}; expected {tuple(expected.shape)}"
+                f"--to {form}: features of {count} images are {tuple(features.shape)}; expected {tuple(expected.shape)}"
             )
-        largest = max(largest, float((found - expected).abs().max()))
+        largest = max(largest, float((features - expected).abs().max()))
         scale = max(scale, float(expected.abs().max()))
     if not largest <= CLOSE * max(1.0, scale):
         raise UserError(

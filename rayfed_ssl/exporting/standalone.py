@@ -1,11 +1,11 @@
 """Load the encoder that lies beside this file: PyTorch is all it needs.
 
-import encoder                                    # this file, where it is a folder's encoder.py
+import encoder                                    # this file, which is called encoder.py in an exported folder
 model = encoder.load()
-squares = encoder.square("photo.jpg")[None]       # a file or Pillow image; of bands an array -> uint8 (1, S, S, C)
+squares = encoder.square("photo.jpg")[None]       # a file or Pillow image, or an array of bands -> uint8 (1, S, S, C)
 features = model(encoder.normalised(squares))     # (1, dim)
 
-Shapes: B images, S the encoder's image side, C its channels (3; 1 for grey; any other number are bands).
+Shapes: B images, S the encoder's image side, C its channels (3 for RGB, 1 for grey, any other number for bands).
 """
 
 from __future__ import annotations
@@ -23,36 +23,41 @@ UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientation -> Pill
 
 
 def load(folder: Path | str = HERE) -> torch.nn.Module:
-    """The encoder, in eval mode: (B, C, S, S) float32 as ``normalised`` leaves them -> (B, dim)."""
+    """The encoder, in eval mode. It turns images (B, C, S, S) float32, as ``normalised`` returns them, into features
+    (B, dim).
+    """
     return torch.export.load(str(Path(folder) / "model.pt2")).module()
 
 
 def described(folder: Path | str = HERE) -> dict[str, Any]:
     """What ``config.json`` says: ``image_size``, ``channels``, ``dim``, ``input`` and the encoder's architecture."""
-    found: dict[str, Any] = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    return found
+    config: dict[str, Any] = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return config
 
 
 def square(image: Any, folder: Path | str = HERE) -> Tensor:
-    """A file or a Pillow image as (S, S, C) uint8, grey or RGB, as in the training: its central square, or, by ``fit``
-    of the input, all of it padded or stretched to a square. Of bands a tensor or NumPy array (H, W, C), of 8 bits or of
-    more, which are scaled to 0..255 by ``range_of_deep_images``, one range or one of each band. Where the input names
-    ``bands``, from 1, the array holds all of an image's, of which these are taken. Where it names ``nodata``, NaN,
-    infinity and this number become 0.
+    """An image as a square (S, S, C) uint8, prepared as in training by what ``input`` in ``config.json`` says.
 
-    The image is turned as its EXIF orientation says. A JPEG of more than twice the size is read at a half, quarter or
-    eighth of it, as the encoder's run read it: by its path, or as an opened file whose pixels nobody has read. A Pillow
-    image that is read already, or was opened from memory, is resized in full, which is not quite the same.
-    What is transparent is laid on ``background`` of the input.
-    DICOM files are not read: rayfed-ssl's own transform does so. HEIC is, once pillow_heif's opener is registered.
-    Grey images of more than 8 bits are scaled to 0..255 first: by the range that
-    the encoder's run was given (``range_of_deep_images``), else by their own smallest and largest value, of which an
-    image with one value alone becomes the smallest.
+    For a grey or RGB encoder ``image`` is a file or a Pillow image. Its central square is taken, or, if ``fit`` says
+    so, all of it is padded or stretched. It is turned as its EXIF orientation says, and transparent pixels are laid on
+    ``background``. A JPEG of more than twice the size is read at a half, quarter or eighth of it, as the encoder's run
+    read it, if it is given by its path or as an opened file whose pixels have not been read. A Pillow image that is
+    read already, or was opened from memory, is resized in full, which is not quite the same. HEIC is read once
+    pillow_heif's opener is registered. DICOM is not read; rayfed-ssl's own transform reads it.
+
+    Grey images of more than 8 bits are scaled to 0..255 first: by the range that the encoder's run was given
+    (``range_of_deep_images``), or else by their own smallest and largest value; an image with one value alone becomes
+    what the smallest value becomes.
+
+    For an encoder of bands ``image`` is a tensor or NumPy array (H, W, C). Values of more than 8 bits are scaled by
+    ``range_of_deep_images``, which is one range or one for each band. If ``input`` has ``bands``, numbered from 1, the
+    array holds all bands of an image, and these are taken. If it has ``nodata``, NaN, infinity and this number become
+    0.
 
     Raises:
-        ValueError: such an image holds NaN or infinity; or it is a colour image of 16 bits a channel, and the run was
-            not given the full range; or it is no array of the encoder's bands, or one of more than 8 bits, and the run
-            was given no range.
+        ValueError: an image to be scaled holds NaN or infinity; a colour image has 16 bits a channel, and the run was
+            not given the full range; or ``image`` is no array of the encoder's bands, holds no data, or has more than 8
+            bits, and the run was given no range.
     """
     config = described(folder)
     side, channels = config["image_size"], config["channels"]
@@ -71,37 +76,37 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
 
 
 def _square_of_bands(pixels: Any, config: dict[str, Any]) -> Tensor:
-    """Bands (H, W, C), of any depth, as (S, S, C) uint8; each as an image of one channel."""
+    """Bands (H, W, C), of any depth, as a square (S, S, C) uint8. Each becomes one like an image of one channel."""
     from PIL.Image import frombytes
 
     side, channels, value_range = config["image_size"], config["channels"], config["input"].get("range_of_deep_images")
-    found = "a file or a Pillow image" if not hasattr(pixels, "shape") else f"an array {tuple(pixels.shape)}"
+    given = "a file or a Pillow image" if not hasattr(pixels, "shape") else f"an array {tuple(pixels.shape)}"
     chosen = config["input"].get("bands")
     most = max(chosen) if chosen else channels
     shape = tuple(getattr(pixels, "shape", ()))
     if chosen and len(shape) == 3 and (shape[0] < min(shape[1:]) or shape[1] == shape[2] != shape[0]):
-        raise ValueError(f"{found}, of which the first axis is the bands; channels come last, (H, W, C)")
+        raise ValueError(f"{given}, of which the first axis is the bands; channels come last, (H, W, C)")
     pixels = pixels[..., None] if chosen and len(shape) == 2 else pixels
     if len(getattr(pixels, "shape", ())) != 3 or pixels.shape[2] < most or (not chosen and pixels.shape[2] > most):
         more = " with all bands, so many or more" if chosen else ""
-        raise ValueError(f"{found}; the encoder takes an array (H, W, {most}){more}")
+        raise ValueError(f"{given}; the encoder takes an array (H, W, {most}){more}")
     values = torch.as_tensor(pixels)
     values = values[..., [band - 1 for band in chosen]] if chosen else values
     if values.dtype != torch.uint8 and value_range is None and channels > 1:
         raise ValueError(f"bands of {values.dtype}, and the encoder's run had none of more than 8 bits")
     missing = _missing(values, config["input"].get("nodata"))
     if missing.all():
-        raise ValueError(f"{found}, no pixel of which holds data")
+        raise ValueError(f"{given}, no pixel of which holds data")
     squares = []
     for number in range(channels):
-        band, gone = values[..., number].double().clone(), missing[..., number]
-        if gone.any():
-            band[gone] = band[~gone].min() if not gone.all() else 0.0
+        band, absent = values[..., number].double().clone(), missing[..., number]
+        if absent.any():
+            band[absent] = band[~absent].min() if not absent.all() else 0.0
         if values.dtype != torch.uint8:
-            each: Any = [float(band.min()), float(band.max())] if value_range is None else value_range
-            low, high = each[number] if isinstance(each[0], list) else each
-            band = _scaled(band, low, high, found)
-        band = band.to(torch.uint8).masked_fill(gone, 0)
+            ranges: Any = [float(band.min()), float(band.max())] if value_range is None else value_range
+            low, high = ranges[number] if isinstance(ranges[0], list) else ranges
+            band = _scaled(band, low, high, given)
+        band = band.to(torch.uint8).masked_fill(absent, 0)
         image = frombytes("L", (values.shape[1], values.shape[0]), bytes(band.flatten().tolist()))
         image = image if image.size == (side, side) else _fitted(image, side, config["input"].get("fit", "crop"))
         squares.append(torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side))
@@ -121,7 +126,7 @@ def _missing(values: Tensor, nodata: str | float | None) -> Tensor:
 
 
 def _scaled(values: Tensor, low: float, high: float, called: str) -> Tensor:
-    """(low, high) as 0..255, what lies beyond clipped: uint8. Raises ValueError for NaN and infinity."""
+    """Scales (low, high) to 0..255 as uint8; values beyond are clipped. Raises ValueError for NaN and infinity."""
     if not torch.isfinite(values).all():
         raise ValueError(f"{called} that holds NaN or infinity")
     step = 255 / (high - low) if low < high else 0.0
@@ -129,7 +134,9 @@ def _scaled(values: Tensor, low: float, high: float, called: str) -> Tensor:
 
 
 def _fitted(image: Any, side: int, fit: str) -> Any:
-    """The image as a square: its central one; all of it, stretched; all of it, in the middle of a black square."""
+    """The image as a square: its central square ("crop"), all of it stretched ("stretch"), or all of it in the middle
+    of a black square ("pad").
+    """
     bilinear, (width, height) = 2, image.size
     if fit == "crop":
         short = min(width, height)
@@ -146,11 +153,12 @@ def _fitted(image: Any, side: int, fit: str) -> Any:
 
 
 def _reduced(image: Any, mode: str, side: int) -> Any:
-    """A file opened anew, so that a JPEG is read at a smaller scale; what is read already, as it is."""
+    """A file, or an opened JPEG that is not read yet, opened anew so that a JPEG is read at a smaller scale, at least
+    ``side``. Any other image is returned as it is.
+    """
     path = image if isinstance(image, (str, Path)) else getattr(image, "filename", "")
     unread = getattr(image, "tile", None) and getattr(image, "format", None) in ("JPEG", "MPO")
-    waits = path is image or unread
-    if not path or not waits:
+    if not path or not (path is image or unread):
         return image
     from PIL import Image
 
@@ -160,8 +168,8 @@ def _reduced(image: Any, mode: str, side: int) -> Any:
 
 
 def _refuse_high_bit_depth_colour(image: Any, value_range: list[float] | None) -> None:
-    """Pillow reads the high bytes of 16 bits a channel, which is right for the full range only; of planes it reads
-    others.
+    """Raise ValueError for an unread image with colours of more than 8 bits, unless it is read right by Pillow: that
+    takes the high bytes of 16 bits, which is right for the full range only, and not for a TIFF in planes.
     """
     tiles = getattr(image, "tile", ())
     if _is_high_bit_depth(image) or not tiles:
@@ -180,7 +188,7 @@ def _is_high_bit_depth(image: Any) -> bool:
 
 
 def _upright(image: Any) -> Any:
-    """The image as its EXIF orientation says; of a TIFF Pillow does so as it reads the pixels."""
+    """The image turned as its EXIF orientation says. Pillow itself turns a TIFF when it reads the pixels."""
     image.load()
     try:
         turn = UPRIGHT.get(image.getexif().get(0x0112, 1))
@@ -190,7 +198,7 @@ def _upright(image: Any) -> Any:
 
 
 def _laid_on(image: Any, background: str) -> Any:
-    """The image itself where every pixel is opaque, else laid on this colour."""
+    """The image laid on ``background``; the image itself if every pixel is opaque."""
     if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return image
     coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
@@ -202,20 +210,20 @@ def _laid_on(image: Any, background: str) -> Any:
 
 
 def _to_eight_bits(image: Any, value_range: list[float] | None, *, white_is_zero: bool) -> Any:
-    """The image with 8 bits a channel."""
+    """A grey image of more than 8 bits, scaled to 8 bits by ``value_range`` or its own; any other image as it is."""
     if not _is_high_bit_depth(image):
         return image
     from PIL.Image import frombytes
 
-    whole, kind = (image, torch.float32) if image.mode == "F" else (image.convert("I"), torch.int32)
-    values = torch.frombuffer(bytearray(whole.tobytes()), dtype=kind).double()
+    stored, kind = (image, torch.float32) if image.mode == "F" else (image.convert("I"), torch.int32)
+    values = torch.frombuffer(bytearray(stored.tobytes()), dtype=kind).double()
     low, high = (float(values.min()), float(values.max())) if value_range is None else value_range
     scaled = _scaled(values, low, high, f"an image of mode {image.mode}")
     return frombytes("L", image.size, bytes((255 - scaled if white_is_zero else scaled).tolist()))
 
 
 def normalised(pixels: Tensor, folder: Path | str = HERE) -> Tensor:
-    """uint8 (B, S, S, C) -> float32 (B, C, S, S), scaled to [0, 1], minus the mean, over the deviation."""
+    """Images (B, S, S, C) uint8 as float32 (B, C, S, S): scaled to [0, 1], minus the mean, divided by the deviation."""
     config = described(folder)
     mean, std = (torch.tensor(config["input"][key], dtype=torch.float64) for key in ("mean", "std"))
     mean, std = (value if len(value) == config["channels"] else value.mean() for value in (mean, std))

@@ -72,7 +72,7 @@ def use_of(encoder: RunEncoder, form: str) -> str:
     bands = encoder.transform.bands
     image = f"an array (H, W, {channels})" if are_bands(channels) else "a Pillow image"
     image = image if bands is None else "an array (H, W, C) of all bands"
-    said = {"side": side, "channels": channels, "dim": encoder.module.dim, "image": image}
+    values = {"side": side, "channels": channels, "dim": encoder.module.dim, "image": image}
     square = SQUARES[encoder.transform.fit]
     if bands is not None or are_bands(channels):
         array = f"An array (H, W, {channels}) of the bands"
@@ -84,11 +84,11 @@ def use_of(encoder: RunEncoder, form: str) -> str:
     else:
         colour, scaled_by = "grey" if channels == 1 else "RGB", _ranges(encoder.transform.range)
         prepared = SQUARE.format(side=side, colour=colour, range=scaled_by, square=square)
-    return f"{TEXTS[form].format(**said)}\n\n{prepared}"
+    return f"{TEXTS[form].format(**values)}\n\n{prepared}"
 
 
 def _missing(nodata: Nodata | None) -> str:
-    """What becomes of missing data; nothing where no value says so."""
+    """The sentence on what becomes of missing data; "" if no value means that data are missing."""
     if nodata is None:
         return ""
     values = ["NaN", "infinity", *([] if isinstance(nodata, str) else [f"{nodata:g}"])]
@@ -96,7 +96,7 @@ def _missing(nodata: Nodata | None) -> str:
 
 
 def _ranges(range: Range | Ranges | None) -> str:
-    """By what images of more than 8 bits were scaled, in words."""
+    """The range by which images of more than 8 bits are scaled, in words."""
     if range is None:
         return "each one's own smallest and largest value"
     words = [f"{low:g} to {high:g}" for low, high in pairs_of(range)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rayfed_ssl import evaluation
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.settings.run import RunSettings
 
@@ -18,6 +19,21 @@ def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray,
         pool = np.delete(pool, federation.held_out)
         known = labels_of(known, pool)
     return evaluation.labelled_rows(known, config.evaluation.train_images, config.seed), pool
+
+
+def check_drawn(federation: Federation, config: RunSettings) -> None:
+    """Refuse labelled images that are all of one class after ``evaluation.train_images`` has drawn so many of several
+    classes: protocols would fail on them, or find that class everywhere. Raises UserError.
+    """
+    limit, known = config.evaluation.train_images, federation.dataset.train.labels
+    if limit is None or not config.evaluation.labelled:
+        return
+    classes = len(np.unique(known[train_rows(federation, config)[0]]))
+    if classes < 2 <= len(np.unique(known[known >= 0])):
+        raise UserError(
+            f"evaluation.train_images: found {limit}, which draws images of {classes} class, which is every answer; "
+            "allowed: more, or null"
+        )
 
 
 def tested_images(federation: Federation, config: RunSettings) -> dict[str, int]:

@@ -90,9 +90,11 @@ class Diverged(ClientError):
         super().__init__(client, round, operation, where, trace, piece)
         server = "the encoder" if operation == "evaluate" else server_work(piece)
         who = f"client {client}" if client != SERVER else server
+        own = client == SERVER and operation != "evaluate"
+        rate = "train.optimizer.lr, or method.lr if the method has one" if own else "train.optimizer.lr"
         self.args = (
-            f"diverged in round {round}: {who}, {trace}; lower the learning rate (train.optimizer.lr) or the weight of "
-            "the loss term",
+            f"diverged in round {round}: {who}, {trace}; lower the learning rate ({rate}) or the weight of the loss "
+            "term",
         )
         self.largest = largest
 

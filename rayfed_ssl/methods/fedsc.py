@@ -271,6 +271,23 @@ class Server(MethodServer[Config]):
         return statement(mechanisms, self.method.privacy.delta, len(self.sharing))
 
     def notes(self) -> list[Note | str]:
+        return [*self.unshared(), *self.spending()]
+
+    def unshared(self) -> list[Note]:
+        """A line if no round exchanges matrices, and why."""
+        if self.sharing:
+            return []
+        why = "method.alpha=decay and train.rounds=1, and alpha is 1 in round 1; to have some, method.alpha=share or "
+        why += "train.rounds of at least 2"
+        if self.method.alpha_floor == 1:
+            why = "method.alpha_floor=1, and others' matrices have the weight 1 - alpha; to have some, one below 1"
+        if len(self.setup.clients) == 1:
+            why = "one client that trains, and there are no others; to have some, at least 2"
+        said = "no round exchanges correlation matrices, so clients train as fedavg_sc's do"
+        return [Note.shareable(said, f": found {why}")]
+
+    def spending(self) -> list[Note | str]:
+        """Lines on what ``method.privacy`` may spend."""
         if self.method.privacy is None:
             return []
         planned = [self.mechanism(c, len(self.sharing)) for c in self.setup.clients]

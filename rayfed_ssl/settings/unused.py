@@ -30,12 +30,19 @@ def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Map
     _refuse(config, {key: needs for key, needs in _all(config, unused).items() if _among(given, key)})
 
 
-def refuse_beside(config: RunSettings, written: Mapping[str, Any], unused: Mapping[str, str]) -> None:
-    """Refuse a key of a file, or of a profile of it, if the key that disables it is in the same file, with the value
-    that the run has.
+def refuse_beside(config: RunSettings, document: Mapping[str, Any], unused: Mapping[str, str]) -> None:
+    """Refuse a key of a document, or of its profile, if the key that disables it stands in the same place, with the
+    value that the run has.
 
-    Fully resolved files (every key present) are not checked.
+    A fully resolved place (every key present) is not checked.
     """
+    profile = (document.get("profiles") or {}).get(config.profile) or {}
+    for written in (document, profile):
+        _refuse_in(config, written, unused)
+
+
+def _refuse_in(config: RunSettings, written: Mapping[str, Any], unused: Mapping[str, str]) -> None:
+    """:func:`refuse_beside`, in one place."""
     given, resolved = flat(written), flat(config.model_dump(mode="json"))
     if {f"train.{name}" for name in TrainConfig.model_fields} - {"train.optimizer"} <= given.keys():
         return

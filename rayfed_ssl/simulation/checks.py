@@ -22,7 +22,7 @@ from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES
 from rayfed_ssl.evaluation.metrics import ACCURACY
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
-from rayfed_ssl.federated.measured_rows import train_rows
+from rayfed_ssl.federated.measured_rows import check_drawn, train_rows
 from rayfed_ssl.federated.remarks import FEW, MOST_NAMED, remarks
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
@@ -100,6 +100,7 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
     train, test = federation.dataset.train, federation.dataset.test
     try:
         evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
+        check_drawn(federation, config)
     except UserError as error:
         lines.append(str(error))
     if lines:

@@ -27,7 +27,7 @@ from rayfed_ssl.data.sources import SOURCES, SourceConfig, in_channels, with_ban
 from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig, Outcomes
 from rayfed_ssl.evaluation.cache import digest
 from rayfed_ssl.federated.federation import Federation, load_federation
-from rayfed_ssl.federated.measured_rows import tested_images, train_rows
+from rayfed_ssl.federated.measured_rows import check_drawn, tested_images, train_rows
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.remarks import largest_class, remarks
 from rayfed_ssl.models.exported import ExportedFile, exported_by
@@ -241,6 +241,7 @@ def _measured(
     has_columns = data is not None and "columns" in SOURCES[data.name].reads
     unless = "columns.label of --data" if has_columns else ""
     evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, other, unless)
+    check_drawn(federation, config)
     context = ProcessContext(config, federation)
     found = Found()
     before = dict[str, Mapping[str, float]]()

@@ -12,12 +12,12 @@ from rayfed_ssl.terminal.output import verbatim
 
 
 class Bar:
-    """A bar where the console is a terminal, and lines above it or, elsewhere, alone. A context manager: the bar goes
-    when it is left.
+    """Shows a bar, with lines above it, if the console is a terminal; elsewhere only the lines. A context manager, at
+    the end of which the bar is removed.
 
     Args:
         name: what is under way.
-        column: what stands between the bar and the time it will still take; it may show the task's field ``shown``.
+        column: the column between the bar and the remaining time; it may show the task's field ``shown``.
     """
 
     def __init__(self, console: Console, name: str, column: bars.ProgressColumn) -> None:
@@ -47,5 +47,5 @@ class Bar:
             self.bar.stop()
 
     def line(self, text: str) -> None:
-        """One line as it is, above the bar if there is one."""
+        """Print one line as it is, above the bar if there is one."""
         verbatim(self.console, text)

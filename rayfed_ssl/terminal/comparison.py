@@ -24,11 +24,11 @@ from rayfed_ssl.terminal.fitting import show
 from rayfed_ssl.terminal.output import prose, verbatim
 
 MOST = 3  # measures in the short table
-MOST_ROWS = 5  # named beside an interval that not all rows have
+MOST_ROWS = 5  # rows that are named beside an interval that not all rows have
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """The rows; below each mean its difference to the first row's."""
+    """The whole table: a row for each variant, with the difference to the first row's mean below each mean."""
     head, rows = cells(comparison)
     table = Table(head[0], box=box.SIMPLE)
     for name in head[1:]:
@@ -41,44 +41,44 @@ def comparison_table(comparison: Comparison) -> Table:
 def print_comparison(
     screen: Console, comparison: Comparison, selection: Selection | None, folders: Sequence[Path], *, full: bool
 ) -> None:
-    """Print the answer and the short table with what nobody may overlook, or with ``full`` the whole table and all
-    notes; then what was chosen without test labels; last, below the short table, the command that prints the whole one.
+    """Print the answer, then the short table with the notes that matter most, or with ``full`` the whole table and all
+    notes; then what was chosen without test labels, and below the short table the command that prints the whole one.
 
     Args:
         folders: what ``rayfed-ssl compare`` reads the comparison from: its own folder, or those of runs.
     """
-    found = answer(comparison)
-    prose(screen, found.sentence)
+    answered = answer(comparison)
+    prose(screen, answered.sentence)
     if full:
         show(screen, comparison_table(comparison))
-        told = notes(comparison)
+        lines = notes(comparison)
     else:
-        measures = short_measures(comparison, found.protocol)
+        measures = short_measures(comparison, answered.protocol)
         table, apart = short_table(comparison, measures, screen)
         show(screen, table)
-        told = short_notes(comparison, measures, apart=apart)
-    for note in [*told, *([] if selection is None else [selection.sentence])]:
-        prose(screen, note)
+        lines = short_notes(comparison, measures, apart=apart)
+    for line in [*lines, *([] if selection is None else [selection.sentence])]:
+        prose(screen, line)
     if not full:
         verbatim(screen, f"All measures, intervals, costs and notes: {full_command(folders, selection)}")
 
 
 def full_command(folders: Sequence[Path], selection: Selection | None) -> str:
-    """The command that prints the whole table of what lies in ``folders``, with the choice that was made."""
+    """The command that prints the whole table of the comparison in ``folders``, with the choice that was made."""
     words = [*map(str, folders), *([] if selection is None or selection.row is None else ["--select", selection.asked])]
     return " ".join(["rayfed-ssl compare", *map(quote, words), "--full"])
 
 
 def answer(comparison: Comparison) -> Verdict:
-    """Which row is first by the main measure, who is not told apart from it, who beats the untrained encoder: as in the
-    report.
+    """The verdict that the report has, too: which row is first by the main measure, which rows are not told apart from
+    it, and which are better than the untrained encoder.
     """
     return verdict(document(comparison, Path())["rows"], comparison.scores)
 
 
 def short_measures(comparison: Comparison, main: str | None) -> list[str]:
-    """The measures of the short table: first ``main``, by which the answer orders rows, then the best known accuracies,
-    else those that there are.
+    """The measures of the short table: first ``main``, by which the answer orders rows, then the preferred accuracies,
+    or, if there are none, whatever was measured.
     """
     names = [name for name in comparison.measures if "/" not in name and not name.startswith(OWN)]
     known = [name for name in names if name in PREFERRED]
@@ -87,9 +87,9 @@ def short_measures(comparison: Comparison, main: str | None) -> list[str]:
 
 
 def short_table(comparison: Comparison, measures: Sequence[str], console: Console) -> tuple[Table, bool]:
-    """A line for each row: means with their deviations over seeds, the difference of the first measure to the first
-    row with its interval, and bytes; and whether that difference has a column of its own. Where the console is too
-    narrow for it, the difference stands below the mean.
+    """The short table, and whether the difference to the first row has a column of its own. The table has a line for
+    each row: means with their deviations over seeds, the difference in the first measure with its interval, and bytes.
+    If the console is too narrow, the difference is below the mean.
     """
     wide = _short(comparison, measures, apart=True)
     width = Measurement.get(console, console.options.update(max_width=100_000), wide).maximum
@@ -112,45 +112,46 @@ def _short(comparison: Comparison, measures: Sequence[str], *, apart: bool) -> T
 
 
 def _mean(row: Row, measure: str, sign: str) -> str:
-    found = row.spread(measure)
-    if found is None:
+    """A row's mean with its deviation over seeds, separated by ``sign``."""
+    spread = row.spread(measure)
+    if spread is None:
         return "-"
-    return fraction(found.mean) + ("" if found.deviation is None else f"{sign}{found.deviation:.3f}")
+    return fraction(spread.mean) + ("" if spread.deviation is None else f"{sign}{spread.deviation:.3f}")
 
 
-def _difference(found: Difference | None) -> str:
-    """The difference and the interval by which it is judged."""
-    if found is None:
+def _difference(difference: Difference | None) -> str:
+    """A difference and the interval by which it is judged; "" for none."""
+    if difference is None:
         return ""
-    return signed(found.mean) + ("" if found.interval is None else f" {bounds(*found.interval)}")
+    return signed(difference.mean) + ("" if difference.interval is None else f" {bounds(*difference.interval)}")
 
 
 def short_notes(comparison: Comparison, measures: Sequence[str], *, apart: bool) -> list[str]:
-    """What the columns of the short table are, and what nobody may overlook. ``apart``: whether the difference has a
-    column of its own.
+    """Lines on what the columns of the short table mean, and the notes that matter most. ``apart``: whether the
+    difference has a column of its own.
     """
     seeds = listed([str(seed) for seed in comparison.seeds])
-    told = f"Last round, seed{'s' if len(comparison.seeds) > 1 else ''} {seeds}; MB: millions of bytes to and from all"
-    lines = [f"{told} clients."]
-    found = {
+    plural = "s" if len(comparison.seeds) > 1 else ""
+    lines = [f"Last round, seed{plural} {seeds}; MB: millions of bytes to and from all clients."]
+    differences = {
         row.name: difference
         for row in comparison.rows
         for measure in measures[:1]
         if (difference := row.difference(comparison.first, measure)) is not None
     }
-    if found:
+    if differences:
         name, first = measures[0].removeprefix("features/"), printable(comparison.first.name)
         where = (
             f"column difference is in {name} to {first}" if apart else f"difference in {name} to {first} is below it"
         )
-        lines.append(f"The {where}: paired, {_intervals(found)}.")
+        lines.append(f"The {where}: paired, {_intervals(differences)}.")
     return [*lines, *cautions(comparison)]
 
 
-def _intervals(found: Mapping[str, Difference]) -> str:
-    """What the 95% intervals of the rows' differences are over; where they are not all alike, of which rows."""
+def _intervals(differences: Mapping[str, Difference]) -> str:
+    """What the 95% intervals of the rows' differences are over; if they are not all alike, with the rows of each."""
     rows: dict[str, list[str]] = {}
-    for name, difference in found.items():
+    for name, difference in differences.items():
         over = "without an interval, so it may be chance"
         if difference.over is not None:
             over = f"with its 95% interval over {difference.over.replace(' of one seed', ' of this one seed')}"
@@ -161,5 +162,6 @@ def _intervals(found: Mapping[str, Difference]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
     more = len(names) - MOST_ROWS
     return listed([*names[:MOST_ROWS], *([f"{more} more"] if more > 0 else [])])

@@ -12,16 +12,16 @@ from rayfed_ssl.terminal.bars import Bar
 
 
 class Counter(Bar):
-    """Told (done, total), it shows both."""
+    """Shows how much is done, and of how much: it is called with both numbers."""
 
     def __init__(self, console: Console, what: str) -> None:
         super().__init__(console, what, bars.MofNCompleteColumn())
         self.what = what
-        self.told = time.monotonic()
+        self.last_line = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         if self.bar and self.task is not None:
             self.bar.update(self.task, total=total, completed=done)
-        elif time.monotonic() - self.told >= TOLD_S and done < total:
-            self.told = time.monotonic()
+        elif time.monotonic() - self.last_line >= TOLD_S and done < total:
+            self.last_line = time.monotonic()
             self.line(f"{done:,} of {total:,} {self.what}")

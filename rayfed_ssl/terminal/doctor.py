@@ -1,4 +1,4 @@
-"""``rayfed-ssl doctor``: what this machine or cluster can run, and what is missing. It looks; it changes nothing."""
+"""``rayfed-ssl doctor``: what this machine or cluster can run, and what is missing. It changes nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
 
 EXTRAS = {"privacy": "dp-accounting", "viz": "openTSNE", "dicom": "pydicom", "heic": "pillow-heif", "tiff": "tifffile"}
-GPU_PROFILE = "paper"  # the authors' networks and rounds; `cpu` is made for two cores
-CONNECT_S = 3.0
+GPU_PROFILE = "paper"  # the profile with the authors' networks and rounds; `cpu` is made for two cores
+CONNECT_S = 3.0  # seconds to wait for a cluster's answer
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line. ``ok`` None: neither good nor bad."""
+    """One line: what was examined and what was found. ``ok`` is None if it is neither good nor bad."""
 
     name: str
     found: str
@@ -36,7 +36,7 @@ class Check:
 
 
 def examine(configs: Path = Path("configs")) -> list[Check]:
-    """Everything there is to say, in the order in which one would ask."""
+    """All checks, the most basic first."""
     return [
         *_software(),
         *_machine(),
@@ -105,20 +105,20 @@ def _extras() -> Iterator[Check]:
 
 
 def _configs(folder: Path) -> Iterator[Check]:
-    """Which of the configs of this folder run here. Profile `paper` is in reach of a CPU only in principle."""
+    """Which configs in this folder run here. The profile `paper` needs a GPU: on a CPU it would take too long."""
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
         yield Check("configs", f"none in {folder.resolve()}: this is no checkout of rayfed-ssl, so none was examined")
     for path in paths:
         try:
-            found = config.load(path)
+            settings = config.load(path)
             profiles = tuple(configfile.read(path).get("profiles") or ("cpu",))
             for profile in profiles if len(profiles) > 1 else ():
                 config.load(path, [f"profile={profile}"])
         except UserError as error:
             yield Check(path.stem, str(error).splitlines()[0], False)
             continue
-        if missing := _missing(found):
+        if missing := _missing(settings):
             yield Check(path.stem, missing)
             continue
         slow = GPU_PROFILE in profiles and not torch.cuda.is_available()
@@ -128,13 +128,15 @@ def _configs(folder: Path) -> Iterator[Check]:
         )
 
 
-def _missing(found: config.RunConfig) -> str:
-    """What a config lacks before it runs: images that it does not name, or that are not where it says."""
-    sources: list[tuple[str, SourceConfig]] = [("data", found.data)]
-    if found.data.public.images is not None:
-        sources.append(("data.public.images", found.data.public.images))
+def _missing(settings: config.RunConfig) -> str:
+    """What a config needs before it can run: images that it does not name, or that are not where it says; "" if
+    nothing.
+    """
+    sources: list[tuple[str, SourceConfig]] = [("data", settings.data)]
+    if settings.data.public.images is not None:
+        sources.append(("data.public.images", settings.data.public.images))
     for key, source in sources:
-        if source.download or source.name == "hub":  # opening them would fetch them
+        if source.download or source.name == "hub":  # opening it would download the images
             continue
         try:
             SOURCES[source.name].open(source, default_cache(), key)

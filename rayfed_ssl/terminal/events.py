@@ -28,13 +28,13 @@ LONGEST_LINE = 10_000
 
 
 class Events:
-    """Turns the loop's :class:`Progress` into objects, and lines for people. A context manager: within it, whatever
-    else prints (a worker's output, which Ray repeats here) prints to stderr.
+    """Turns the loop's :class:`Progress` into objects, and lines for people. A context manager: within it, all other
+    output (such as that of workers, which Ray repeats here) goes to stderr.
     """
 
     def __init__(self) -> None:
         self.out = sys.stdout
-        self.lost = False  # whether nobody reads any more
+        self.lost = False  # whether standard output can no longer be written to
 
     def __enter__(self) -> Self:
         sys.stdout = sys.stderr
@@ -46,7 +46,7 @@ class Events:
         sys.stdout = self.out
 
     def line(self, text: str) -> None:
-        """One line for people."""
+        """Print one line for people."""
         print(printable(text, LONGEST_LINE), file=sys.stderr, flush=True)
 
     def __call__(self, progress: Progress) -> None:
@@ -59,7 +59,7 @@ class Events:
         self._say({"event": kind, "round": progress.round, "rounds": progress.rounds, **progress.values})
 
     def end(self, summary: Mapping[str, Any], where: Path | str) -> None:
-        """The last object: where the run is, what it came to, and the report's sentence on it."""
+        """Print the last object: where the run is, its summary, and the report's verdict on it."""
         self._say({"event": "end", "run": str(where), **summary, "verdict": asdict(verdict(summary))})
 
     def _say(self, event: Mapping[str, Any]) -> None:

@@ -11,10 +11,10 @@ from rich.table import Table
 
 
 def show(console: Console, table: Table, keys: int = 1) -> None:
-    """Print a table: whole, or, where its cells do not fit side by side, in parts one below the other.
+    """Print a table, in parts one below the other if its cells do not fit side by side.
 
     Args:
-        keys: each part begins with so many of the first columns, which say what a row is.
+        keys: how many of the first columns, which say what a row is, each part begins with.
     """
     for part in parts(console, table, keys):
         console.print(part)
@@ -31,18 +31,19 @@ def parts(console: Console, table: Table, keys: int = 1) -> list[Table]:
         if groups[-1] and _width(console, _part(table, [*range(keys), *groups[-1], index])) > console.width:
             groups.append([])
         groups[-1].append(index)
-    made = [_part(table, [*range(keys), *group]) for group in groups]
-    made[0].title, made[-1].caption = table.title, table.caption
-    return made
+    tables = [_part(table, [*range(keys), *group]) for group in groups]
+    tables[0].title, tables[-1].caption = table.title, table.caption
+    return tables
 
 
 def _width(console: Console, table: Table) -> int:
-    """How wide it is with each line of each cell on a line of its own."""
+    """How wide a table is if no line of a cell is wrapped."""
     return Measurement.get(console, console.options.update(max_width=100_000), table).maximum
 
 
 def _part(table: Table, indices: Sequence[int]) -> Table:
-    made = Table(box=table.box, title_justify=table.title_justify, caption_justify=table.caption_justify)
-    made.columns = [replace(table.columns[index], _index=place, overflow="fold") for place, index in enumerate(indices)]
-    made.rows = table.rows
-    return made
+    """A table of the columns with these indices."""
+    part = Table(box=table.box, title_justify=table.title_justify, caption_justify=table.caption_justify)
+    part.columns = [replace(table.columns[index], _index=place, overflow="fold") for place, index in enumerate(indices)]
+    part.rows = table.rows
+    return part

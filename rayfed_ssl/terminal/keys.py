@@ -23,8 +23,8 @@ def overview(everything: Sequence[Key]) -> list[str]:
 
 
 def explained(found: Sequence[Key], heading: object = None) -> list[str]:
-    """Two lines and more for every key; one key alone is explained in full. ``heading``: the ``when`` of a kind that
-    was named before.
+    """Two or more lines for every key; a single key is explained in full. ``heading`` is the ``when`` of the kind that
+    was listed before, if one was.
     """
     lines: list[str] = []
     for key in found:
@@ -36,12 +36,12 @@ def explained(found: Sequence[Key], heading: object = None) -> list[str]:
 
 
 def _alone(kind: Key, found: Sequence[Key]) -> bool:
-    """Whether kinds are listed without their keys."""
+    """Whether the kinds are listed without their keys."""
     return all(key.type == KIND for key in found if key.when)
 
 
 def _lines(key: Key, *, under: object, whole: bool) -> Iterator[str]:
-    """The lines of one key. ``under``: the kind below whose name it is listed."""
+    """The lines of one key. ``under`` is the ``when`` of the kind below which it is listed."""
     indent = "    "
     if key.type == KIND:
         block, name = key.when[-1]
@@ -59,7 +59,7 @@ def _lines(key: Key, *, under: object, whole: bool) -> Iterator[str]:
 
 
 def _rest(key: Key) -> list[str]:
-    """What the text says beyond its first sentence, paragraph by paragraph."""
+    """The paragraphs of a key's text, without its first sentence."""
     first, *others = (" ".join(paragraph.split()) for paragraph in key.text.split("\n\n"))
     rest = first_sentence(first).rstrip(".")
     first = first.replace("``", "`")[len(rest) :].lstrip(". ")

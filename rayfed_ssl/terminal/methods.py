@@ -15,24 +15,24 @@ from rayfed_ssl.settings.keys import Key, find, keys
 from rayfed_ssl.terminal.keys import WIDTH
 from rayfed_ssl.terminal.keys import explained as explained_keys
 
-WORDS = 18  # columns of what a line is about
+WORDS = 18  # width of the first column
 
 
 @dataclass(frozen=True)
 class Described:
-    """A method and its keys: first the kind (``method.fedca``), then what stands in its block."""
+    """A method and its keys: first the kind (``method.fedca``), then the keys of its block."""
 
     method: Method
     keys: Sequence[Key]
 
     @property
     def file(self) -> str:
-        """Where it can be read; its module where that came from no file."""
+        """The file that the method is written in, or its module's name if there is no file."""
         module = self.method.config.__module__
         return getattr(sys.modules[module], "__file__", None) or module
 
     def as_json(self) -> dict[str, Any]:
-        """What ``rayfed-ssl methods --json`` has of it, what it goes with, and its keys."""
+        """The entry of ``rayfed-ssl methods --json``, with what the method goes with, and its keys."""
         kind, *own = self.keys
         return {
             "name": self.method.name,
@@ -47,7 +47,7 @@ class Described:
         }
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """What there is to say of it, by what it is about."""
+        """The facts on the method: pairs of what a fact is about, and the fact."""
         info = self.method.info
         yield "from", info.paper
         yield "transmits", info.transmits
@@ -56,8 +56,8 @@ class Described:
         yield "public images", "used (data.public)" if info.public_data else "not used"
         first, *others = self.method.objectives
         yield "objectives", ", ".join([f"{first} (default)" if others else first, *others])
-        own = "is not for it: its server has a step of its own"
-        yield "server.optimizer", "may step towards the clients' mean" if self.method.optimizable else own
+        not_for_it = "is not for it: its server has a step of its own"
+        yield "server.optimizer", "may step towards the clients' mean" if self.method.optimizable else not_for_it
         yield "server.schedule", "sync or fedbuff" if self.method.buffered else "sync"
         if self.method.plugin is not None:
             yield "as a plug-in", f"plugins=[{{name: {self.method.name}}}] adds it to another method"
@@ -67,19 +67,22 @@ class Described:
 def explained(methods: Sequence[Method], as_json: bool = False) -> str:
     """The methods one after the other, or as JSON."""
     everything = keys(RunConfig)
-    found = [Described(method, find(everything, f"method.{method.name}")) for method in methods]
-    return json.dumps([one.as_json() for one in found], indent=1) if as_json else "\n".join(_lines(found))
+    described = [Described(method, find(everything, f"method.{method.name}")) for method in methods]
+    if as_json:
+        return json.dumps([entry.as_json() for entry in described], indent=1)
+    return "\n".join(_lines(described))
 
 
-def _lines(found: Sequence[Described]) -> Iterator[str]:
-    """What each method does, the facts, and its keys as ``rayfed-ssl config`` has them."""
-    for place, one in enumerate(found):
-        kind, *own = one.keys
-        yield from [""] * bool(place)
+def _lines(described: Sequence[Described]) -> Iterator[str]:
+    """What each method does, the facts, and its keys as ``rayfed-ssl config`` prints them."""
+    for place, entry in enumerate(described):
+        kind, *own = entry.keys
+        if place:
+            yield ""
         yield from explained_keys([kind])[:-1]
         yield ""
-        for about, said in one.facts():
+        for about, fact in entry.facts():
             first, further = f"    {about:<{WORDS}}", " " * (4 + WORDS)
-            yield textwrap.fill(said, WIDTH, initial_indent=first, subsequent_indent=further)
+            yield textwrap.fill(fact, WIDTH, initial_indent=first, subsequent_indent=further)
         if own:
             yield from ["", *explained_keys(own, heading=kind.when)]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 
 class Output(Console):
-    """A console for people. Where nobody reads it any more, it says so once on stderr and is silent from then on."""
+    """A console for people. If it can no longer be written to, it says so once on stderr and is silent from then on."""
 
     def __init__(self, **options: Any) -> None:
         if sys.stdout is None:  # closed before this process began
@@ -32,7 +32,7 @@ class Output(Console):
         self.lose("closed by its reader")
 
     def lose(self, why: str) -> None:
-        """Go on without it."""
+        """Print nothing from now on; the first time, a line on stderr says ``why``."""
         self.quiet = True
         if not self.lost:
             self.lost = True
@@ -41,17 +41,17 @@ class Output(Console):
 
 
 def console(*, quiet: bool = False) -> Output:
-    """Standard output: as wide as the terminal, or wide enough for the tables where there is none. In a notebook it is
-    plain text, too. ``quiet`` shows nothing.
+    """Standard output, as wide as the terminal, or wide enough for tables if there is no terminal. In a notebook it is
+    plain text, too. With ``quiet`` nothing is shown.
     """
-    notebook = Console().is_jupyter  # whose standard output says that it is a terminal
+    notebook = Console().is_jupyter  # a notebook's standard output claims to be a terminal
     if sys.stdout is not None and sys.stdout.isatty() and not notebook:
         return Output(quiet=quiet)
     return Output(width=140, force_jupyter=False, force_terminal=False, quiet=quiet)
 
 
 def divert(stream: TextIO | None = None) -> None:
-    """Let what is still written to standard output, at the end of the process too, go nowhere."""
+    """Discard all that is written from now on to ``stream`` (standard output by default), also as the process ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, (stream or sys.stdout).fileno())
@@ -59,13 +59,13 @@ def divert(stream: TextIO | None = None) -> None:
 
 
 def verbatim(console: Console, text: str) -> None:
-    """Print text as it is: nothing in it is markup, no part of it is coloured, and no width breaks it."""
+    """Print text as it is, without markup, colours or wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def prose(console: Console, text: str) -> None:
-    """Print a sentence: wrapped between words on a terminal, where no word is cut; elsewhere on one line, which
-    programs can read. A minus is a hyphen, since not every encoding has one.
+    """Print a sentence: on a terminal wrapped between words, elsewhere on one line, which programs can read. A minus is
+    written as a hyphen, because not every encoding has one.
     """
     plain = text.replace("−", "-")
     if console.is_terminal:
@@ -74,7 +74,7 @@ def prose(console: Console, text: str) -> None:
 
 
 def flush() -> None:
-    """Write out what was printed. Raises OSError where standard output takes no more; what was left is dropped."""
+    """Write out what was printed. Raises OSError, and discards the rest, if standard output cannot be written to."""
     if sys.stdout is None:
         return
     try:
@@ -85,7 +85,7 @@ def flush() -> None:
 
 
 def tell(line: str) -> None:
-    """Print to stderr. Where nobody reads it any more, as after its terminal was lost, it is silent from then on."""
+    """Print a line to stderr. If it can no longer be written to, as after its terminal was lost, it is silent."""
     try:
         print(line, file=sys.stderr, flush=True)
     except (OSError, ValueError):

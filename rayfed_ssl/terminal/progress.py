@@ -1,7 +1,7 @@
 """Shows a run's progress, and its results at the end: one bar on a terminal, one plain line per round elsewhere.
 
-Only the driver speaks. Accuracies come in beside the next round, so a line shows the newest there are and, where they
-are not of its own round, whose they are.
+Only the driver prints. Accuracies arrive during the next round, so a line shows the newest and, if they are not those
+of its own round, which round they belong to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import prose, verbatim
 
 TRY_NEXT = 'other views ("Which views?" in docs/data.md), more rounds, more steps in each (train.local_steps)'
-"""For who has an encoder that is not better than the untrained one, or worse than raw pixels by most measures."""
+"""The advice for an encoder that is not better than the untrained one, or worse than raw pixels by most measures."""
 OTHER_CLASSES = "test images of other classes, too: all that were measured are of one"
 NEARLY_ALL = 0.99
 NOTHING_LEFT = (
@@ -36,7 +36,7 @@ NOTHING_LEFT = (
     "(evaluation.train_images)"
 )
 EVALUATION, FEATURES, PIXELS = "eval/", "features/", "pixels_"
-RANK = "rankme"  # of what describes features, what stands beside accuracies, too: a collapse shows there first
+RANK = "rankme"  # the measure of features that is also shown beside accuracies: a collapse shows in it first
 
 
 class Reporter(Bar):
@@ -45,7 +45,7 @@ class Reporter(Bar):
     def __init__(self, console: Console, name: str) -> None:
         super().__init__(console, name, bars.TextColumn("{task.fields[shown]}"))
         self.newest: tuple[int, dict[str, float]] = (0, {})  # round and accuracies of the last evaluation
-        self.told: dict[str, float] = {}  # accuracies that a line has shown
+        self.shown: dict[str, float] = {}  # accuracies that a line has shown
 
     def __call__(self, progress: Progress) -> None:
         if progress.finishes_a_round:
@@ -54,23 +54,24 @@ class Reporter(Bar):
             self.line(progress.line)
         elif measured := scores(progress.values):
             self.newest = (progress.round, measured)
-            new = {name: value for name, value in measured.items() if name not in self.told}
-            if progress.round == 0 and new:  # pixels and clients' encoders come in one by one
+            new = {name: value for name, value in measured.items() if name not in self.shown}
+            if progress.round == 0 and new:  # those of raw pixels and of clients' encoders arrive one by one
                 self.line(f"{progress.line}  {accuracies(new)}")
-                self.told = measured
+                self.shown = measured
 
     def _round(self, progress: Progress) -> None:
+        """Show a finished round, as the bar's text or as a line."""
         values, parts = progress.values, [f"round {progress.round}/{progress.rounds}"]
         if progress.came_to_nothing:
-            if self.bar:  # whose text the next round takes
+            if self.bar:  # the next round will replace its text
                 self.line(progress.line)
             parts.append(progress.came_to_nothing)
         if "train/loss" in values:
             parts.append(f"loss {values['train/loss']:.4g}")
         evaluated, measured = self.newest
-        if evaluated and (self.bar or measured is not self.told):
+        if evaluated and (self.bar or measured is not self.shown):
             parts.append(accuracies(measured) + ("" if evaluated == progress.round else f" (round {evaluated})"))
-            self.told = measured
+            self.shown = measured
         if "features/angle" in values:
             parts.append(f"angle {values['features/angle']:.1f}°")
         if "system/dropped_clients" in values:
@@ -85,22 +86,22 @@ class Reporter(Bar):
 
 
 def scores(values: Mapping[str, float]) -> dict[str, float]:
-    """The accuracies of an evaluation, and the effective rank; without any, what describes the features, the spectrum
-    left out.
+    """The accuracies of an evaluation, and the effective rank; without accuracies, all measures of features except the
+    spectrum.
     """
-    found = {tag.removeprefix(EVALUATION): value for tag, value in values.items() if tag.startswith(EVALUATION)}
+    measured = {tag.removeprefix(EVALUATION): value for tag, value in values.items() if tag.startswith(EVALUATION)}
     features = {tag.removeprefix(FEATURES): value for tag, value in values.items() if tag.startswith(FEATURES)}
-    described = {name: value for name, value in features.items() if "/" not in name and (not found or name == RANK)}
-    return found | described
+    shown = {name: value for name, value in features.items() if "/" not in name and (not measured or name == RANK)}
+    return measured | shown
 
 
 def accuracies(measured: Mapping[str, float]) -> str:
-    """``knn 0.850  fewshot 0.912``; the raw pixels' as ``pixels fewshot``."""
+    """The measured values as text, such as ``knn 0.850  fewshot 0.912``; those of raw pixels as ``pixels fewshot``."""
     return "  ".join(f"{name.replace(PIXELS, 'pixels ')} {fraction(value)}" for name, value in measured.items())
 
 
 def accuracy_text(accuracy: float | Mapping[str, float | None] | None) -> str:
-    """An accuracy of a summary: the value, or the mean of the clients' with their extremes."""
+    """An accuracy of a summary as text: the value, or the mean of the clients' values with the extremes."""
     if accuracy is None:
         return "-"
     if not isinstance(accuracy, Mapping):
@@ -112,8 +113,8 @@ def accuracy_text(accuracy: float | Mapping[str, float | None] | None) -> str:
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
-    """Per protocol: raw pixels, the encoder before the first round, the last and the best round, and what chose it. The
-    last row is the effective rank, where it was measured.
+    """For each protocol the accuracy of raw pixels, of the encoder before the first round, of the last and of the best
+    round, and what chose that. The last row is the effective rank, if it was measured.
     """
     ways = {best.get("by", TEST_LABELS) for best in summary["best"].values()}
     head = f"best (by {ways.pop()})" if len(ways) == 1 else "best"
@@ -141,7 +142,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
 
 
 def features_table(summary: Mapping[str, Any]) -> Table:
-    """What describes the features, before the first round and after the last."""
+    """The measures of features before the first round and after the last."""
     table = Table("features", "before" if "start" in summary else "untrained", "last", box=box.SIMPLE)
     for name, last in summary["features"].items():
         table.add_row(name, accuracy_text(summary.get("untrained_features", {}).get(name)), accuracy_text(last))
@@ -149,19 +150,24 @@ def features_table(summary: Mapping[str, Any]) -> Table:
 
 
 def evaluation_tables(found: Mapping[str, Any], other: bool = False) -> tuple[str | None, list[Table]]:
-    """(which images, tables) of ``evaluation.json``: scores by encoder, beside them those on held-out images and, as
-    the mean and the extremes over clients, on their own test images; and features. The images are the run's own, or
-    with ``other`` the data set that stands last, with its line, and a line for each note on it.
+    """The tables of ``evaluation.json``, ``found``, and before them the lines on the images that were measured on.
+
+    Args:
+        other: whether to show the data set that was measured last, with a line on it and one for each note; otherwise
+            the run's own images, which need no line (None).
     """
     if not other:
         return None, _tables_of(found)
-    name, of = list(found[OTHERS].items())[-1]
-    counts = of["images"]
-    told = [f"on {printable(name)}: {counts['train']} training and {counts['test']} test images"]
-    return "\n".join([*told, *map(printable, counts.get("notes", ()))]), _tables_of(of)
+    name, measured = list(found[OTHERS].items())[-1]
+    images = measured["images"]
+    line = f"on {printable(name)}: {images['train']} training and {images['test']} test images"
+    return "\n".join([line, *map(printable, images.get("notes", ()))]), _tables_of(measured)
 
 
 def _tables_of(found: Mapping[str, Any]) -> list[Table]:
+    """A table of scores by encoder, and one of features, if they were measured. Scores are those on test images, on
+    held-out images and on clients' own test images, the latter as the mean and the extremes over clients.
+    """
     rows: dict[str, dict[str, Any]] = {name: dict(values) for name, values in found.get("accuracy", {}).items()}
     for name, values in found.get("select", {}).items():
         rows.setdefault(name, {}).update({f"select.{tag}": value for tag, value in values.items()})
@@ -180,6 +186,7 @@ def _tables_of(found: Mapping[str, Any]) -> list[Table]:
 
 
 def _by_encoder(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A table with a row for each encoder and a column for each tag."""
     tags = list(dict.fromkeys(tag for values in rows.values() for tag in values))
     table = Table("encoder", *tags, box=box.SIMPLE)
     for name, values in rows.items():
@@ -188,7 +195,7 @@ def _by_encoder(rows: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def report_command(folder: Path | str) -> str:
-    """The command that writes a page on what lies in ``folder``; an older page that lies there is named."""
+    """The command that writes the report of ``folder``, with a remark if an older report is there."""
     if "://" in str(folder):
         return "rayfed-ssl report FOLDER, a copy on this machine"
     older = "  (report.html there is older)" if (Path(folder) / "report.html").exists() else ""
@@ -196,7 +203,7 @@ def report_command(folder: Path | str) -> str:
 
 
 def curves_command(folder: Path | str) -> str:
-    """The command that shows the curves of what lies in ``folder``."""
+    """The command that shows the curves of the runs in ``folder``."""
     place = "FOLDER, a copy on this machine" if "://" in str(folder) else quote(str(folder))
     return f"tensorboard --logdir {place}"
 
@@ -210,12 +217,12 @@ def _falls_short(summary: Mapping[str, Any], found: Verdict) -> bool:
     """Whether a run is not better than its untrained encoder by the measure of its verdict, or worse than raw pixels by
     more than half of its measures.
     """
-    beside = [of.kind for of in beside_pixels(summary).values()]
+    beside = [compared.kind for compared in beside_pixels(summary).values()]
     return found.kind not in (None, BETTER) or 2 * beside.count(WORSE) > len(beside)
 
 
 def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
-    """What may help a run that falls short."""
+    """The advice for a run that falls short."""
     if (summary.get("largest_class") or {}).get("share") == 1:
         return OTHER_CLASSES
     before = mean(summary["untrained"].get(found.protocol)) if found.protocol else None
@@ -225,7 +232,7 @@ def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
 
 
 def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -> None:
-    """What a run came to, and where to look next."""
+    """Print what a run came to, and where to look next."""
     found = verdict(summary) if summary["accuracy"] else None
     if found is not None:
         console.print(accuracy_table(summary))

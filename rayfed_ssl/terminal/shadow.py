@@ -1,4 +1,4 @@
-"""A user's own ``tune.py`` or ``actors.py`` in the working folder, which Python finds before our packages."""
+"""Refuses to start if a user's own ``tune.py`` or ``actors.py`` hides our packages: Python finds it before them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ PACKAGES = ("actors", "tune")
 
 
 def refuse_shadows() -> None:
-    """Raise UserError, naming the file, where one of our packages is hidden by another of its name.
-
-    Looked up, never imported: a user's file is not run.
+    """Raise UserError, which names the file, if one of our packages is hidden by another module of its name. A user's
+    file is only found, not imported, so none of it is run.
     """
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -27,12 +26,13 @@ def refuse_shadows() -> None:
 
 
 def _ours(spec: ModuleSpec, name: str) -> bool:
-    """Our packages lie beside ``rayfed_ssl``, installed or in a checkout."""
+    """Whether this is our package, which lies beside ``rayfed_ssl``, installed or in a checkout."""
     ours = Path(__file__).resolve().parents[2] / name / "__init__.py"
     return spec.origin is not None and Path(spec.origin).resolve() == ours
 
 
 def _place(spec: ModuleSpec) -> str:
+    """The file or folders that a module was found in."""
     if spec.origin is not None:
         return spec.origin
     return ", ".join(spec.submodule_search_locations or ()) or spec.name

@@ -12,10 +12,10 @@ from typing import NoReturn
 from rayfed_ssl.base.user_error import INTERRUPTED, StoppedAtOnce
 from rayfed_ssl.terminal.output import tell
 
-STOPPED = 130  # the exit status of what was stopped without a signal of its own: that of Ctrl-C
+STOPPED = 130  # the exit status of Ctrl-C; also that of a run which was stopped by no signal to this process
 HANGUP = getattr(signal, "SIGHUP", None)  # a shell passes it on, and the kernel sends it once more as the shell ends
-ENDING = {signal.SIGTERM, HANGUP or signal.SIGTERM}  # beside Ctrl-C
-_requests: list[StopRequest] = []  # those that listen, the outermost first
+ENDING = {signal.SIGTERM, HANGUP or signal.SIGTERM}  # the signals that end a command, beside Ctrl-C
+_requests: list[StopRequest] = []  # those under way, the outermost first
 
 
 def exit_status(number: int) -> int:
@@ -24,16 +24,16 @@ def exit_status(number: int) -> int:
 
 
 def status_asked_for() -> int | None:
-    """The exit status of a stop that was asked for; None where none was."""
+    """The exit status of a stop that was asked for; None if none was."""
     return next((request.status for request in _requests if request.number is not None), None)
 
 
 class StopRequest:
-    """Whether one of the signals came; ``say`` takes a line when that is first looked at."""
+    """Says whether one of the signals came, when it is called; the first time that one did, ``say`` takes a line."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say, self.said = say, False
-        self.number: int | None = None  # of the first signal that came
+        self.number: int | None = None  # the first signal that came
 
     def __call__(self) -> bool:
         if self.number is not None and not self.said:
@@ -50,11 +50,11 @@ class StopRequest:
 @contextmanager
 def unwinding() -> Iterator[None]:
     """For any command: SIGTERM and a lost terminal end it as Ctrl-C does, so that it removes its temporary files, and
-    each says so in one line. Python hears signals in its main thread only: in another one, nothing changes.
+    one line says so. Python handles signals in its main thread only: in another thread nothing changes.
 
     Raises:
-        SystemExit: with the signal's exit status, whatever the block makes of the KeyboardInterrupt that each raises;
-            without the line where the block makes a SystemExit of it (:func:`left_running`).
+        SystemExit: with the signal's exit status, whatever the block does with the KeyboardInterrupt that a signal
+            raises. There is no line if the block turns it into SystemExit (:func:`left_running`).
     """
     heard: int | None = None
 
@@ -75,14 +75,14 @@ def unwinding() -> Iterator[None]:
             raise
         if isinstance(error, SystemExit):
             raise SystemExit(exit_status(heard)) from None
-    if heard is not None:  # Typer makes an exit status of a KeyboardInterrupt
+    if heard is not None:  # Typer turns a KeyboardInterrupt into an exit status
         tell(interrupted(heard))
         raise SystemExit(exit_status(heard))
 
 
 @contextmanager
 def left_running() -> Iterator[None]:
-    """For a command that has said what goes on without it: a signal gives its exit status, and no other line."""
+    """For a command that has said what runs on without it: a signal sets its exit status, without another line."""
     try:
         yield
     except KeyboardInterrupt:
@@ -90,14 +90,14 @@ def left_running() -> Iterator[None]:
 
 
 def interrupted(number: int) -> str:
-    """What a command says that a signal ended."""
+    """The line of a command that a signal ended."""
     return INTERRUPTED.format(signal.Signals(number).name)
 
 
 @contextmanager
 def stop_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
-    """For a command: Ctrl-C, SIGTERM or a lost terminal asks for a stop after the round in hand; a second one ends the
-    process at once, with one line. What was being ignored (SIGHUP under nohup) stays ignored.
+    """For a command: Ctrl-C, SIGTERM or a lost terminal asks for a stop after the current round; a second signal ends
+    the process at once, with one line. Signals that were ignored (SIGHUP under nohup) stay ignored.
     """
     ended = False
 
@@ -112,7 +112,7 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
         except StoppedAtOnce as error:
             tell(str(error))
             raise SystemExit(stopping.status) from None
-        except (KeyboardInterrupt, SystemExit) as error:  # Ray makes its own of an exception raised while it waits
+        except (KeyboardInterrupt, SystemExit) as error:  # Ray replaces an exception that is raised while it waits
             if ended or isinstance(error, KeyboardInterrupt):
                 tell("stopped at once; --resume continues what was saved")
                 raise SystemExit(stopping.status) from None
@@ -121,8 +121,8 @@ def stop_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
 
 @contextmanager
 def interruptions(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """For a script or a notebook: Ctrl-C asks for a stop after the round in hand; a second one raises KeyboardInterrupt
-    at once. Python hears signals in its main thread only: in another one, nobody asks.
+    """For a script or a notebook: Ctrl-C asks for a stop after the current round; a second one raises KeyboardInterrupt
+    at once. Python handles signals in its main thread only: in another thread no stop is ever asked for.
     """
     ended = False
 
@@ -147,13 +147,13 @@ def interruptions(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
 def _first_asks(
     wanted: Collection[signal.Signals], say: Callable[[str], None], end: Callable[[], NoReturn]
 ) -> Iterator[StopRequest]:
-    """Gives what says whether one of the signals came; at a second one, ``end`` is called."""
+    """Yields the request that says whether one of the signals came; a second signal calls ``end``."""
     stopping = StopRequest(say)
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stopping.number is None:
             stopping.number = number  # and nothing else: it may have come in the middle of a line
-        elif number != HANGUP:  # of which nobody asks a second time
+        elif number != HANGUP:  # a second hangup is no second request
             end()
 
     _requests.append(stopping)
@@ -166,7 +166,7 @@ def _first_asks(
 
 @contextmanager
 def _handled(wanted: Collection[signal.Signals], handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let ``handle`` take these signals, but not those that are being ignored."""
+    """Let ``handle`` handle these signals within, except those that are ignored."""
     heard = {number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}
     before = {number: signal.signal(number, handle) for number in heard}
     try:

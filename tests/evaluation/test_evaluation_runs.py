@@ -283,6 +283,11 @@ def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -
         (["knn"], ["train.rounds=2"], r"^train\.rounds: found a change of what the run was"),
         (["knn"], ["evaluation.knn.k=0"], r"^evaluation\.knn\.k: found 0; must be at least 1"),
         (["transfer"], [], r"^evaluation\.transfer\.data: found nothing; transfer needs another data set"),
+        (
+            ["knn"],
+            ["evaluation.train_images=1"],
+            r"^evaluation\.train_images: found 1, which draws images of 1 class, ",
+        ),
         (["angles"], [], r"found angles with encoders global \(\d+ dimensions\); it needs at least two"),
     ]
     for protocols, changes, message in cases:

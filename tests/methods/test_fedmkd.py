@@ -196,8 +196,10 @@ def test_the_student_is_global_beside_the_clients_own() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UserError, match=r"method.student: found null with several clients.encoders"):
         config(method__student=None)
-    with pytest.raises(UserError, match=r"objective.target: found 'reset'; fedmkd sends each client its target"):
-        config(objective={"name": "byol", "target": "reset"})
+    for target in ("reset", "averaged"):
+        said = f"^objective.target: found '{target}'; fedmkd sends each client its target; allowed: local$"
+        with pytest.raises(UserError, match=said):
+            config(objective={"name": "byol", "target": target})
     with pytest.raises(UserError, match=r"method.student"):
         config(method__student="nobody")
 

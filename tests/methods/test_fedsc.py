@@ -36,7 +36,7 @@ from rayfed_ssl.objectives.spectral import correlation, spectral_loss
 from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
-from tests.tiny import measured, run_locally, tiny
+from tests.tiny import encoders, measured, run_locally, tiny
 
 torch.set_num_threads(1)
 close = np.testing.assert_allclose
@@ -243,6 +243,30 @@ def test_at_alpha_one_the_others_change_no_bit() -> None:
     )
     np.testing.assert_array_equal(with_others, alone)
     assert not np.array_equal(less, alone)
+
+
+UNSHARED = {
+    "one round": ({"train__rounds": 1}, "method.alpha=decay and train.rounds=1, and alpha is 1 in round 1; to have "
+                  "some, method.alpha=share or train.rounds of at least 2"),
+    "a floor of 1": ({"method__alpha_floor": 1.0}, "method.alpha_floor=1, and others' matrices have the weight 1 - "
+                     "alpha; to have some, one below 1"),
+    "one client": ({"clients__count": 1}, "one client that trains, and there are no others; to have some, at least 2"),
+    "one round that shares": ({"train__rounds": 1, "method__alpha": "share"}, None),
+    "two rounds": ({"clients__count": 2}, None),
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("changes", "why"), UNSHARED.values(), ids=UNSHARED)
+def test_a_run_that_exchanges_no_matrix_says_so(changes: dict[str, Any], why: str | None, tmp_path: Path) -> None:
+    """The truth is in the weights: those of fedavg_sc, exactly where the line is said."""
+    common = {"train__rounds": 2, "train__local_steps": 2, "participation__fraction": 0.5, **changes}
+    run_locally(config := tiny("fedsc", **common), tmp_path / "fedsc")
+    plain = {key: value for key, value in common.items() if not key.startswith("method")}
+    run_locally(tiny("fedavg_sc", **plain), tmp_path / "plain")
+    assert (encoders(tmp_path / "fedsc") == encoders(tmp_path / "plain")) == (why is not None)
+    line = f"no round exchanges correlation matrices, so clients train as fedavg_sc's do: found {why}"
+    assert texts(rehearse(config, load_federation(config))[0].notes()) == ((line,) if why else ())
 
 
 def test_the_others_count_by_their_images_unless_they_are_to_count_alike() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rayfed_ssl.api.call_arguments import asked
 from rayfed_ssl.config import load
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.files import ConfigError
@@ -224,6 +225,18 @@ def test_what_stands_beside_the_key_that_makes_it_useless_is_refused(
     with pytest.raises(ConfigError) as refusal:
         loaded(tmp_path, text, *overrides)
     assert str(refusal.value) == line
+
+
+def test_a_mapping_of_a_python_call_is_read_as_a_file_is() -> None:
+    for written, line in (
+        ({"method": {"name": "local"}, "transport": {"up": {"name": "float16"}}}, UNSENT),
+        ({"method.name": "fedsimclr", "train.local_steps": 3, "train.local_epochs": 4}, BESIDE),
+    ):
+        with pytest.raises(ConfigError) as refusal:
+            asked(written, {})
+        assert str(refusal.value) == line
+    config = asked({"method.name": "fedsimclr", "train.local_epochs": 4}, {"train__local_steps": 3})
+    assert asked(config.model_dump(mode="json"), {}) == config
 
 
 ONE_VIEW = """

@@ -1,7 +1,7 @@
 """Scales images of more than 8 bits to 8: which images these are, by which range, and what that loses.
 
-A range, the given one or, of grey values, the image's own, becomes 0..255. Of colours of which the range is that of
-their bits the 8 high ones are kept.
+A range becomes 0..255: the given one or, for grey values, the image's own. If the range of colours is all that their
+bits can hold, the 8 high bits are kept.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from PIL import Image
 
 from rayfed_ssl.data.images import BadImage, are_bands
 
-CLIPPED_SHARE = 0.01  # of an image's pixels: so many may lie outside the range before it is said
-NARROW_SHARE = 1 / 16  # of the range: of an image whose values take up less, at most 17 grey levels of 256 are left
-OUTER_SHARE = 0.005  # of an image's pixels at either end of its values, which a few hot or dead pixels may be
-_LOOKED_AT = 2**14  # pixels, evenly spaced, among which that share is counted
+CLIPPED_SHARE = 0.01  # of an image's pixels: if more lie outside the range, a note says so
+NARROW_SHARE = 1 / 16  # of the range: an image whose values take up less keeps at most 17 grey levels of 256
+OUTER_SHARE = 0.005  # of an image's pixels, at either end of its values: these may be a few hot or dead pixels
+_LOOKED_AT = 2**14  # evenly spaced pixels among which ``OUTER_SHARE`` is counted
 _WHITE_IS_ZERO, _PHOTOMETRIC = 0, 262  # TIFF 6.0, section 4
 _BITS, _KIND = 258, 339  # TIFF 6.0: BitsPerSample, SampleFormat
 _UNSIGNED, _SIGNED = 1, 2
@@ -27,14 +27,16 @@ _SIXTEEN_RAW = re.compile(r";16[BLN]")  # Pillow's names of 16-bit samples; BMP'
 HIGH_BIT_DEPTH_TYPES = ("uint16", "int16", "int32", "float16", "float32", "float64")  # of arrays
 Range = tuple[float, float]
 Ranges = tuple[Range, ...]
-"""Of bands: the range of each."""
+"""The range of each band."""
 PERCENTILES = "percentiles"
-"""Of ``data.range``: the 0.5th and the 99.5th percentile of the training images' pixels (see ``percentiles``)."""
+"""The value of ``data.range`` that means the 0.5th and the 99.5th percentile of the training images' pixels (see
+``percentiles``)."""
 
 
 def as_decoded(pixels: NDArray[Any], by_band: bool) -> NDArray[Any]:
-    """(H, W) or (H, W, C) as ``decode`` takes it: of this machine's byte order, truth as 0 and 255. Bands keep their
-    type, as which ``data.nodata`` is compared with their values; Pillow has no float16.
+    """Pixels (H, W) or (H, W, C) as ``decode`` takes them: in this machine's byte order, with False and True as 0 and
+    255. float16 becomes float32, as Pillow has no float16; but bands (``by_band``) keep their type, in which
+    ``data.nodata`` is compared with their values.
     """
     if pixels.dtype == np.bool_:
         return pixels.astype(np.uint8) * np.uint8(255)
@@ -43,22 +45,24 @@ def as_decoded(pixels: NDArray[Any], by_band: bool) -> NDArray[Any]:
 
 
 def is_one(range: Range | Ranges) -> TypeGuard[Range]:
-    """Whether it is one range, not one of each band."""
+    """Whether ``range`` is one range, not a range for each band."""
     return not any(isinstance(part, tuple) for part in range)
 
 
 def as_lists(range: Range | Ranges) -> list[Any]:
-    """As a configuration says it: [low, high], or a list of these."""
+    """The range as a configuration has it: [low, high], or a list of such lists."""
     return list(range) if is_one(range) else [list(part) for part in pairs_of(range)]
 
 
 def pairs_of(range: Range | Ranges) -> Ranges:
-    """The one range alone, or those of the bands."""
+    """The ranges of the bands; one range is a tuple of that range alone."""
     return (range,) if is_one(range) else cast(Ranges, range)
 
 
 def in_pairs(given: object) -> object:
-    """What ``data.range`` is given. Raises ValueError for a list that is neither two numbers nor such lists."""
+    """The value ``given`` for ``data.range``, as it is. Raises ValueError for a list that is neither two numbers nor a
+    list of such lists.
+    """
     if not isinstance(given, list | tuple):
         return given
     nested = any(isinstance(part, list | tuple) for part in given)
@@ -72,8 +76,9 @@ def in_pairs(given: object) -> object:
 
 
 def allowed_instead(range: Range | Ranges, channels: int, chosen: bool = False) -> str:
-    """What is allowed for images of so many channels in the place of a range that is not; empty where it is.
-    ``chosen``: whether these are bands of the user's choice, of which each may have its own even if they are three.
+    """What is allowed instead of ``range`` for images of so many channels, in words; empty if ``range`` is allowed.
+    ``chosen``: whether the channels are bands that the user chose, each of which may have its own range even if there
+    are three.
     """
     bands, one, pairs = chosen or are_bands(channels), is_one(range), pairs_of(range)
     if (one or (bands and len(pairs) == channels)) and all(low < high for low, high in pairs):
@@ -84,10 +89,12 @@ def allowed_instead(range: Range | Ranges, channels: int, chosen: bool = False) 
 
 @dataclass(frozen=True)
 class EightBitImage:
-    """``pixels`` of 8 bits, and where the range does not fit them the image's (smallest, largest) value: ``clipped`` if
-    more than ``CLIPPED_SHARE`` of its pixels lie outside, else ``narrow`` if they take up less than ``NARROW_SHARE``.
-    ``spiked`` if the image's own range was taken, of which its pixels without the ``OUTER_SHARE`` at either end take up
-    less than ``NARROW_SHARE``: the (smallest, largest) value of these.
+    """An image of 8 bits: its ``pixels``, and its (smallest, largest) value if the range that it was scaled by does not
+    fit. That is in ``clipped`` if more than ``CLIPPED_SHARE`` of the pixels lie outside the range, else in ``narrow``
+    if they take up less than ``NARROW_SHARE`` of it.
+
+    ``spiked`` is set if the image was scaled by its own range, and its pixels without the ``OUTER_SHARE`` at either end
+    take up less than ``NARROW_SHARE`` of that: it is the (smallest, largest) value of these pixels.
     """
 
     pixels: NDArray[np.uint8]
@@ -102,14 +109,14 @@ def is_high_bit_depth(image: Image.Image) -> bool:
 
 
 def refuse_signed_bytes(image: Image.Image) -> None:
-    """Raise BadImage for a TIFF of 8 bits with a sign, which Pillow reads as if they had none."""
+    """Raise BadImage for a TIFF with signed values of 8 bits, which Pillow reads as unsigned."""
     tags = getattr(image, "tag_v2", {})
     if _SIGNED in tags.get(_KIND, ()) and 8 in tags.get(_BITS, ()):
         raise BadImage("8 bits with a sign, which would be read without it; convert to 8 bits without one, or to 16")
 
 
 def has_high_bit_depth_colours(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> bool:
-    """Whether an image has 16 bits in each of several channels, or (``depth``, of JPEG 2000) other more than 8.
+    """Whether an image has several channels of more than 8 bits each; ``depth`` is what ``jpeg2000_depth`` returns.
 
     Pillow reads the 8 high bits, which is right for the full range only. Raises BadImage for any other ``range``.
     """
@@ -125,16 +132,19 @@ def has_high_bit_depth_colours(image: Image.Image, range: Range | None, depth: t
 
 
 def bits_per_channel(image: Image.Image, depth: tuple[int, bool] | None) -> int:
-    """Bits of an unread image that is not ``is_high_bit_depth``; ``depth`` as for ``has_high_bit_depth_colours``."""
+    """The bits of each channel of an unread image that is not ``is_high_bit_depth``; 8 if its pixels were read already.
+    ``depth`` is what ``jpeg2000_depth`` returns.
+    """
     if depth is not None:
         return depth[0]
-    unread = getattr(image, "tile", ())
-    return 16 if has_sixteen_raw(image) else max((8, *getattr(image, "tag_v2", {}).get(_BITS, ()))) if unread else 8
+    if not getattr(image, "tile", ()):
+        return 8
+    return 16 if has_sixteen_raw(image) else max((8, *getattr(image, "tag_v2", {}).get(_BITS, ())))
 
 
 def has_sixteen_raw(image: Image.Image) -> bool:
-    """Whether Pillow takes the high bytes of an unread image's channels of 16 bits. Of a TIFF whose planes lie apart it
-    takes other bytes.
+    """Whether Pillow takes the high bytes of an unread image's channels of 16 bits. For a TIFF whose planes are
+    separate it does not.
     """
     tiles = [tile.args if isinstance(tile.args, tuple) else (tile.args,) for tile in getattr(image, "tile", ())]
     raw = [part for arguments in tiles for part in arguments if isinstance(part, str)]
@@ -142,7 +152,7 @@ def has_sixteen_raw(image: Image.Image) -> bool:
 
 
 def deep_colours_unranged(bits: int, mode: str) -> BadImage:
-    """What is wrong with colours of more than 8 bits without a range: scaled one by one, images would change colour."""
+    """The error of colours of more than 8 bits without a range: scaled one by one, images would change colour."""
     return BadImage.unless_set(
         "range",
         f"{bits} bits per channel in mode {mode}, of which the range cannot be told; set data.range=percentiles, or "
@@ -151,7 +161,7 @@ def deep_colours_unranged(bits: int, mode: str) -> BadImage:
 
 
 def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
-    """What to say of colours of more than 8 bits without a range: scaled one by one, images would change colour."""
+    """The message for colours of more than 8 bits without a range: scaled one by one, images would change colour."""
     return (
         f"colours of type {dtype.name}, of which the range cannot be told; set {key}.range=[low, high], such as "
         "[0, 1], or convert to uint8"
@@ -159,27 +169,29 @@ def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
 
 
 def colours_to_eight_bits(pixels: NDArray[np.generic], range: Range | None) -> EightBitImage:
-    """Colours (H, W, 3) of more than 8 bits by the ``range`` of all channels. Raises BadImage without one."""
+    """Scales colours (H, W, 3) of more than 8 bits, all channels by the same ``range``. Raises BadImage without one."""
     if range is None or pixels.shape[-1] != 3:
         raise BadImage.unless_set("range", range_unknown(pixels.dtype))
     return to_bytes(pixels.astype(np.float64), range)
 
 
 def to_eight_bits(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> EightBitImage:
-    """A grey image of any depth. ``depth`` is that of JPEG 2000, whose samples are moved back to it. Raises BadImage as
-    ``to_bytes``.
+    """Scales a grey image of any depth; ``depth`` is what ``jpeg2000_depth`` returns. Raises BadImage as ``to_bytes``
+    does.
     """
     white_is_zero = getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
     return to_bytes(grey_values(image, depth), range, white_is_zero)
 
 
 def grey_values(image: Image.Image, depth: tuple[int, bool] | None) -> NDArray[np.float64]:
-    """The values (H, W) of a grey image; ``depth`` as of ``to_eight_bits``."""
+    """The values (H, W) of a grey image. ``depth`` is what ``jpeg2000_depth`` returns: Pillow moves the samples of JPEG
+    2000 to the high end of 16 bits, and here they are moved back.
+    """
     tags = getattr(image, "tag_v2", {})
-    whole = np.asarray(image)
+    stored = np.asarray(image)
     if tags.get(_BITS) == (32,) and tags.get(_KIND, (_UNSIGNED,)) == (_UNSIGNED,):
-        whole = whole.view(np.uint32)  # Pillow has no such mode: it takes the highest bit for a sign
-    values = whole.astype(np.float64)
+        stored = stored.view(np.uint32)  # Pillow has no such mode: it takes the highest bit for a sign
+    values = stored.astype(np.float64)
     if depth is not None:
         bits, signed = depth
         values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
@@ -192,9 +204,11 @@ def to_bytes(
     white_is_zero: bool = False,
     seen: NDArray[np.bool_] | None = None,
 ) -> EightBitImage:
-    """Values of any shape: ``range``, or their own, becomes 0..255, and what lies beyond is clipped. Those that are not
-    ``seen`` count for no range and no clipping. One value alone, without a range, becomes what the smallest value
-    becomes in other images: 0, and 255 with ``white_is_zero``. Raises BadImage for NaN and infinity.
+    """Scales values of any shape: ``range``, or else that of the values, becomes 0..255, and values beyond are clipped.
+
+    Values that are not ``seen`` count for no range and no clipping. If all values are the same and there is no range,
+    they become what the smallest value becomes in other images: 0, or 255 with ``white_is_zero``. Raises BadImage for
+    NaN and infinity.
     """
     if not np.isfinite(values).all():
         raise BadImage("holds NaN or infinity")
@@ -212,14 +226,14 @@ def to_bytes(
 
 
 def _spiked(values: NDArray[np.float64], own: Range) -> Range | None:
-    """``EightBitImage.spiked`` of an image with its ``own`` range; None of one that has too few pixels to leave some
-    out.
+    """``EightBitImage.spiked`` of an image that is scaled by its ``own`` range; also None if it has too few pixels to
+    leave some out.
     """
     flat = values.ravel()
-    looked_at = flat[:: (len(flat) // _LOOKED_AT) | 1]  # odd: not the same columns of every row
-    outer = int(OUTER_SHARE * len(looked_at))
+    sample = flat[:: (len(flat) // _LOOKED_AT) | 1]  # an odd step, so not the same columns of every row
+    outer = int(OUTER_SHARE * len(sample))
     if not outer:
         return None
-    ordered = np.partition(looked_at, (outer, len(looked_at) - 1 - outer))
+    ordered = np.partition(sample, (outer, len(sample) - 1 - outer))
     low, high = float(ordered[outer]), float(ordered[-1 - outer])
     return (low, high) if high - low < NARROW_SHARE * (own[1] - own[0]) else None

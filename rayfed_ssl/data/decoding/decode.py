@@ -1,12 +1,12 @@
 """Decodes an image into a uint8 square of the run's size and channels.
 
 Images of at most 8 bits keep their values. Grey images of more (12-bit and 16-bit PNG and TIFF, float TIFF) are scaled
-to 0..255 by ``data.range`` or, without one, by their own smallest and largest value; of DICOM the values are those of
-its modality LUT, and its own window comes before its own range (see ``dicom``). Images that carry an orientation (EXIF)
-are turned upright. Of several frames (TIFF, GIF) the first is read; of TIFFs with more bands, those of the
-colours and of transparency.
-Transparent pixels are laid on black, or on what ``data.background`` says, whatever colour lies hidden in them.
-Where ``data.channels`` is neither 1 nor 3, images have so many bands; ``data.bands`` chooses some (see ``bands``).
+to 0..255 by ``data.range`` or, without one, by their own smallest and largest value. DICOM files have the values of
+their modality LUT, and a window of their own is used before their own range (see ``dicom``). Images that carry an
+orientation (EXIF) are turned upright. Only the first of several frames (TIFF, GIF) is read, and only the bands of
+colours and transparency if a TIFF has more. Transparent pixels are laid on black, or on what ``data.background`` says,
+whatever colour is hidden in them. If ``data.channels`` is neither 1 nor 3, images have so many bands; ``data.bands``
+chooses some (see ``bands``).
 
 Shape legend: S image size, C channels.
 """
@@ -55,6 +55,7 @@ from rayfed_ssl.data.decoding.bit_depth import (
     to_bytes,
     to_eight_bits,
 )
+from rayfed_ssl.data.decoding.decoded import Decoded
 from rayfed_ssl.data.decoding.deep_colours import DeepColours, deep_colours, is_deep, read_deep, unopened_colours
 from rayfed_ssl.data.decoding.dicom_heads import HEAD, is_dicom
 from rayfed_ssl.data.decoding.formats import (
@@ -83,19 +84,19 @@ from rayfed_ssl.data.decoding.squares import (
 from rayfed_ssl.data.decoding.upright import upright
 from rayfed_ssl.data.images import BadImage, Payload, are_bands
 
-MOST_PIXELS = 178_956_970  # twice as many, and Pillow refuses an image
+MOST_PIXELS = 178_956_970  # of an image; Pillow refuses one with more than twice as many
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
 _NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such files have (PS3.10); dcmconv writes them"
 
 
 @dataclass(frozen=True)
 class ImageForm:
-    """What every image is brought to: (size, size, channels), from images of at most ``max_pixels`` pixels.
+    """What every image becomes: (size, size, channels). Images of more than ``max_pixels`` pixels are refused.
 
-    ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
-    image's own. ``fit`` says how images that are no squares become some, ``background`` what transparent pixels are
-    laid on. ``bands`` are those of each image that are read, as many as ``channels``; None: all are.
-    ``nodata`` says which of their values are missing.
+    ``range`` is the (lowest, highest) value by which images of more than 8 bits are scaled, or a pair for each band;
+    None: each image's own. ``fit`` says how images become squares, ``background`` what transparent pixels are laid on.
+    ``bands`` are the bands of each image that are read, as many as ``channels``; None: all of them. ``nodata`` says
+    which of their values are missing.
     """
 
     size: int
@@ -119,7 +120,7 @@ class ImageForm:
 
     @property
     def one_range(self) -> Range | None:
-        """``range`` of images that have no bands. Raises BadImage for one of each band."""
+        """The ``range`` for images that have no bands. Raises BadImage if it is a range for each band."""
         if self.range is None or is_one(self.range):
             return self.range
         raise BadImage(f"{self.channels} channels, which have one range; found one of each of {len(self.range)} bands")
@@ -134,57 +135,28 @@ class ImageForm:
 
     @property
     def mode(self) -> str:
-        """Pillow's name of these channels."""
+        """Pillow's mode of an image with these channels."""
         return "L" if self.channels == 1 else "RGB"
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """``pixels`` (S, S, C) uint8; ``high_bit_depth`` if the image had more than 8 bits and was scaled; ``windowed`` if
-    it was, at any depth, by a window or a VOI LUT of its own (DICOM); ``frames`` if the file has
-    more than one, of which the first was read; ``transparent`` if any pixel was, and was laid on ``background``;
-    ``cropped`` if only the central square is taken, and is less than half of the image; ``enlarged`` if it was made
-    larger by ``ENLARGED`` or more, to ``LEAST_ENLARGED`` or more pixels a side; ``clipped``, ``narrow`` and ``spiked``
-    as of ``EightBitImage``;
-    ``bands`` if the file has more than those of the colours and of transparency, which alone were read;
-    ``grey`` if all pixels are, though there are three channels; ``filled`` if some were missing, ``unfilled`` if some
-    have the value that their file (TIFF) has for those and were read like any other."""
-
-    pixels: NDArray[np.uint8]
-    high_bit_depth: bool
-    frames: bool = False
-    transparent: bool = False
-    cropped: bool = False
-    enlarged: bool = False
-    clipped: Range | None = None
-    narrow: Range | None = None
-    spiked: Range | None = None
-    bands: bool = False
-    windowed: bool = False
-    grey: bool = False
-    filled: bool = False
-    unfilled: bool = False
 
 
 def decode(payload: Payload, form: ImageForm) -> Decoded:
     """Decode an image to a square, resized with PIL's antialiased bilinear filter.
 
     With ``fit: crop`` that is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a
-    half, quarter or eighth where that still leaves at least twice ``size``. An EXIF orientation is applied; one that
-    cannot be read is none.
+    half, quarter or eighth if that still leaves at least twice ``size``. An EXIF orientation is applied, unless it
+    cannot be read.
 
     Raises:
-        BadImage: what cannot be decoded, images of more than ``max_pixels`` pixels (before their pixels are read),
-            images whose range cannot be told, formats other than ``FORMATS``.
+        BadImage: the image cannot be decoded, has more than ``max_pixels`` pixels (found before they are read), has a
+            range that is not known, or a format that is not in ``FORMATS``.
     """
     if payload is None:
         raise BadImage("no image bytes")
     if form.as_rasters:
-        of = bands_to_eight_bits(raster := _raster(payload, form), form.range)
-        made = replace(_raster_as_square(of.pixels, form), filled=raster.missing is not None, unfilled=raster.unfilled)
-        return made if raster.values.dtype == np.uint8 else _told(made, of)
+        return _decoded_raster(payload, form)
     if isinstance(payload, np.ndarray) and payload.dtype != np.uint8 and payload.ndim == 3 and payload.shape[2] > 1:
-        return _told(decode((of := colours_to_eight_bits(payload, form.one_range)).pixels, form), of)
+        eight_bit = colours_to_eight_bits(payload, form.one_range)
+        return decode(eight_bit.pixels, form).scaled_as(eight_bit)
     with _reasons(payload):
         if not isinstance(payload, np.ndarray) and may_be_dicom(payload) and is_dicom(_head(payload)):
             return _decoded_dicom(payload, form)
@@ -193,7 +165,7 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
         except UnidentifiedImageError:
             if form.range is None or (deep := unopened_colours(payload, form.refuse_large)) is None:
                 raise
-            return _of_deep(deep, form)
+            return _decoded_deep(deep, form)
         with opened as image:
             frames, bands, by_pillow = has_frames(image), has_more_bands(image), not is_deep(image)
             decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
@@ -202,12 +174,14 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
 
 
 def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | int:
-    """The values of any shape that a range scales, without the padding of DICOM files and what is transparent; of bands
-    (H, W, C), NaN where data are missing. Of an image of 8 bits, and of colours of a format of which no range but that
-    of their bits scales them, such as JPEG 2000: the bits of each channel.
+    """The values of an image that a range would scale, in any shape; or an int, the bits of each channel, if no range
+    scales it: because it has 8 bits, or because its format allows the range of its bits alone, as colours in JPEG 2000
+    do.
+
+    The padding of DICOM files and transparent pixels are left out. Bands are (H, W, C), NaN where data are missing.
 
     Raises:
-        BadImage: as ``decode``, but for values that are not finite.
+        BadImage: as in ``decode``, but not for values that are NaN or infinite.
     """
     if payload is None:
         raise BadImage("no image bytes")
@@ -219,7 +193,7 @@ def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float
         if may_be_dicom(payload) and is_dicom(_head(payload)):
             with dicom.opened(payload) as scan:
                 form.refuse_large(*scan.size)
-                frame = scan.frame((0.0, 1.0))  # with any range the file's window is not looked for
+                frame = scan.frame((0.0, 1.0))  # any range: then the file's window is not used
             if frame.coloured:
                 return 8 if frame.palette or frame.bits <= 8 else frame.values.astype(np.float64)
             if not frame.high_bit_depth:
@@ -242,7 +216,7 @@ def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float
 
 @contextlib.contextmanager
 def _reasons(payload: Payload) -> Iterator[None]:
-    """Raise BadImage, with the reason, for whatever is raised of an image meanwhile."""
+    """Turn whatever is raised within into BadImage, with the reason in words."""
     try:
         yield
     except BadImage:
@@ -253,8 +227,8 @@ def _reasons(payload: Payload) -> Iterator[None]:
         raise BadImage(f"more than {MOST_PIXELS} pixels, the most that max_pixels may be") from error
     except UnidentifiedImageError as error:
         unmarked = isinstance(payload, Path) and payload.suffix.lower() in DICOM
-        found = tiff_found(payload) or undecodable(_head(payload))
-        raise BadImage(found or (_NO_MARK if unmarked else UNKNOWN)) from error
+        reason = tiff_found(payload) or undecodable(_head(payload))
+        raise BadImage(reason or (_NO_MARK if unmarked else UNKNOWN)) from error
     except Exception as error:  # decoders of damaged files raise anything: OSError, SyntaxError, struct.error, ...
         if isinstance(error, OSError) and error.errno is not None and isinstance(payload, Path):
             raise BadImage(_unread(payload, error)) from error
@@ -262,12 +236,13 @@ def _reasons(payload: Payload) -> Iterator[None]:
 
 
 def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
-    """As ``decode``, of an image that is open already. It stays open, at its size. A large JPEG is read in full where
-    it was read already or lies in memory; an unread file is opened a second time, to be read as ``decode`` reads it.
+    """As ``decode``, for an image that is open already; it stays open, and keeps its size. A large JPEG that was read
+    already, or lies in memory, is read in full. An unread JPEG file is opened a second time, to be read as ``decode``
+    reads it.
 
     Raises:
-        BadImage: as ``decode``. Of 16 bits in each of several channels, and of a JPEG 2000's depth, nothing is known
-            once the image is loaded.
+        BadImage: as in ``decode``. Once an image is loaded, it is not known any more whether several channels had 16
+            bits each, nor how many bits a JPEG 2000 had.
     """
     if form.as_rasters:
         raise BadImage(f"a Pillow image; {array_of(form.channels, form.bands)} is read, or a file")
@@ -284,9 +259,9 @@ def decode_opened(image: Image.Image, form: ImageForm) -> Decoded:
 
 
 def _unread(file: Path, error: OSError) -> str:
-    """What is wrong with a file of which nothing can be read."""
-    leads = f"; it is a link to {printable(os.readlink(file))}" if file.is_symlink() else ""
-    return f"it cannot be read: {error.strerror}{leads}"
+    """The reason why a file cannot be read; it says where a link leads."""
+    target = f"; it is a link to {printable(os.readlink(file))}" if file.is_symlink() else ""
+    return f"it cannot be read: {error.strerror}{target}"
 
 
 def _damaged(error: Exception) -> BadImage:
@@ -296,7 +271,9 @@ def _damaged(error: Exception) -> BadImage:
 def _decoded(
     image: Image.Image, form: ImageForm, draft: Callable[[Image.Image], object] = lambda image: None
 ) -> Decoded:
-    """``draft`` may reduce the image before its pixels are read, once it is known not to be too large."""
+    """Decodes an open image that has no bands. ``draft`` may reduce it before its pixels are read, once it is known not
+    to be too large.
+    """
     width, height = image.size
     form.refuse_large(width, height)
     refuse_signed_bytes(image)
@@ -304,32 +281,37 @@ def _decoded(
     has_more = is_high_bit_depth(image) or bits_per_channel(image, depth) > 8
     range = form.one_range if has_more else None
     if (deep := deep_colours(image, range)) is not None:
-        return _of_deep(deep, form)
+        return _decoded_deep(deep, form)
     high_bit_depth = has_high_bit_depth_colours(image, range, depth)
     draft(image)
     image = upright(image)
     if not is_high_bit_depth(image):
         return replace(_as_square(image, (width, height), form), high_bit_depth=high_bit_depth)
-    of = to_eight_bits(image, range, depth)
-    return _told(_as_square(Image.fromarray(of.pixels), (width, height), form), of)
+    eight_bit = to_eight_bits(image, range, depth)
+    return _as_square(Image.fromarray(eight_bit.pixels), (width, height), form).scaled_as(eight_bit)
 
 
-def _of_deep(deep: DeepColours, form: ImageForm) -> Decoded:
-    """Colours of more than 8 bits, by the form's range, as a square."""
+def _decoded_deep(deep: DeepColours, form: ImageForm) -> Decoded:
+    """Colours of more than 8 bits, scaled by the form's range, as a square."""
     range = form.one_range
     assert range is not None
-    image, of = deep.scaled(range)
-    made = _told(_as_square(image, image.size, form), of)
-    return replace(made, frames=deep.frames, bands=deep.bands, unfilled=deep.unfilled)
+    image, eight_bit = deep.scaled(range)
+    decoded = _as_square(image, image.size, form).scaled_as(eight_bit)
+    return replace(decoded, frames=deep.frames, bands=deep.bands, unfilled=deep.unfilled)
 
 
-def _told(decoded: Decoded, of: EightBitImage) -> Decoded:
-    """An image that had more than 8 bits."""
-    return replace(decoded, high_bit_depth=True, clipped=of.clipped, narrow=of.narrow, spiked=of.spiked)
+def _decoded_raster(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> Decoded:
+    """The image's bands, scaled by the form's range, as a square."""
+    raster = _raster(payload, form)
+    eight_bit = bands_to_eight_bits(raster, form.range)
+    decoded = replace(
+        _raster_as_square(eight_bit.pixels, form), filled=raster.missing is not None, unfilled=raster.unfilled
+    )
+    return decoded if raster.values.dtype == np.uint8 else decoded.scaled_as(eight_bit)
 
 
 def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
-    """As ``_decoded``, of a DICOM file; raises ``dicom.NoImage``, too."""
+    """As ``_decoded``, for a DICOM file; raises ``dicom.NoImage``, too."""
     with dicom.opened(payload) as scan:
         form.refuse_large(*scan.size)
         frame, frames = scan.frame(form.one_range), scan.frames
@@ -338,17 +320,22 @@ def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
         if high_bit_depth and form.one_range is None:
             raise deep_colours_unranged(frame.bits, "RGB")
         if high_bit_depth and form.one_range != (0, 2**frame.bits - 1):
-            of = colours_to_eight_bits(frame.values, form.one_range)
+            eight_bit = colours_to_eight_bits(frame.values, form.one_range)
         else:
-            of = EightBitImage((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
+            eight_bit = EightBitImage((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
     else:
-        high_bit_depth, of = frame.high_bit_depth, to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen)
-    made = replace(_as_square(Image.fromarray(of.pixels), scan.size, form), frames=frames, windowed=frame.windowed)
-    return _told(made, of) if high_bit_depth else made
+        high_bit_depth, eight_bit = (
+            frame.high_bit_depth,
+            to_bytes(frame.values, frame.range, frame.white_is_zero, frame.seen),
+        )
+    decoded = replace(
+        _as_square(Image.fromarray(eight_bit.pixels), scan.size, form), frames=frames, windowed=frame.windowed
+    )
+    return decoded.scaled_as(eight_bit) if high_bit_depth else decoded
 
 
 def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> Decoded:
-    """An image of 8 bits a channel as a square; ``size`` is the (width, height) that it had in its file."""
+    """The image, of 8 bits a channel, as a square; ``size`` is the (width, height) that it had in its file."""
     opaque = laid_on(image, form.background)
     pixels = square(opaque.convert(form.mode), form.size, form.fit)
     cropped, enlarged = is_cropped(*size, form.fit), is_enlarged(*size, form.size, form.fit)
@@ -356,7 +343,7 @@ def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> De
 
 
 def _raster(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> Raster:
-    """The bands that are read, of any type. Raises BadImage."""
+    """The bands of an image that are read, with values of any type. Raises BadImage if the image does not have them."""
     if isinstance(payload, np.ndarray):
         return with_missing(bands_of_array(payload, form.channels, form.bands), form.nodata)
     with _reasons(payload):
@@ -376,11 +363,12 @@ def _raster_as_square(pixels: NDArray[np.uint8], form: ImageForm) -> Decoded:
     height, width = pixels.shape[:2]
     form.refuse_large(width, height)
     cropped, enlarged = is_cropped(width, height, form.fit), is_enlarged(width, height, form.size, form.fit)
-    made = band_square(pixels, form.size, form.fit)
-    return Decoded(made, False, cropped=cropped, enlarged=enlarged, grey=is_grey(made))
+    squared = band_square(pixels, form.size, form.fit)
+    return Decoded(squared, False, cropped=cropped, enlarged=enlarged, grey=is_grey(squared))
 
 
 def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
+    """The image as Pillow opens it, its pixels unread. Raises UnidentifiedImageError if Pillow does not know it."""
     if isinstance(payload, np.ndarray):
         pixels = payload[..., 0] if payload.ndim == 3 and payload.shape[2] == 1 else payload
         return Image.fromarray(np.ascontiguousarray(pixels))
@@ -393,7 +381,7 @@ def _opened(payload: bytes | Path | NDArray[np.generic]) -> Image.Image:
 
 
 def _head(payload: Payload) -> bytes:
-    """How an encoded image begins."""
+    """The first ``HEAD`` bytes of an encoded image; none of an array."""
     if isinstance(payload, Path):
         with payload.open("rb") as file:
             return file.read(HEAD)

@@ -1,10 +1,10 @@
 """Colours of more than 8 bits a channel at full depth: PNG by torchvision's libpng, TIFF by tifffile (extra ``tiff``).
 
-Pillow has no mode for them: it keeps the 8 high bits, so that of a 12-bit camera's colours 16 grey levels are left. The
-range that scales them is one for all three colours, as of arrays. By the range of all 16 bits, ``[0, 65535]``, the 8
-high ones are taken.
+Pillow has no mode for them: it keeps the 8 high bits, which leaves 16 grey levels of a 12-bit camera's colours. Here
+they are scaled by a range, the same for all three colours, as arrays are. If the range is that of all 16 bits,
+``[0, 65535]``, the 8 high bits are taken.
 
-Shape legend: H height, W width, C channels (3; 1 of grey with transparency), P pixels that are not wholly transparent.
+Shape legend: H height, W width, C channels (3, or 1 for grey with transparency), P pixels that are not transparent.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ from rayfed_ssl.data.images import BadImage, Payload
 
 _TORCHVISION = LazyModule("torchvision.io")
 _TIFFFILE = LazyModule("tifffile")
-_ASSOCIATED, _UNASSOCIATED = 1, 2  # of ExtraSamples: TIFF 6.0, section 18
+_ASSOCIATED, _UNASSOCIATED = 1, 2  # values of ExtraSamples: TIFF 6.0, section 18
 
 
 @dataclass(frozen=True)
 class DeepColours:
-    """``values`` (H, W, C) of any type, upright, and how opaque each pixel is, ``opacity`` (H, W) uint8; None: all are.
-    ``frames`` if the file has more than one, of which this is the first; ``bands`` if it has more than the colours and
-    transparency, ``unfilled`` if pixels have the value that the file has for missing data.
+    """An image's colours: ``values`` (H, W, C) of any type, upright, and how opaque each pixel is, ``opacity`` (H, W)
+    uint8; None: all are opaque. ``frames``: whether the file has several frames, of which this is the first. ``bands``:
+    whether it has bands beside colours and transparency. ``unfilled``: whether pixels have the value that the file has
+    for missing data.
     """
 
     values: NDArray[np.generic]
@@ -63,32 +64,30 @@ class DeepColours:
 
     @property
     def seen(self) -> NDArray[np.float64]:
-        """(P, C), the values that count for a range; all of them where all are transparent."""
+        """The values (P, C) that count for a range; those of all pixels if all are transparent."""
         values = self.values.astype(np.float64).reshape(-1, self.values.shape[2])
         if self.opacity is None or not self.opacity.any():
             return values
         return values[self.opacity.reshape(-1) > 0]
 
     def scaled(self, range: Range) -> tuple[Image.Image, EightBitImage]:
-        """An image of 8 bits a channel, with transparency where it has some, and what that lost.
-
-        Raises:
-            BadImage: for NaN and infinity.
+        """The image with 8 bits a channel, with its transparency if it has any; and what scaling by ``range`` made of
+        its values. Raises BadImage for NaN and infinity.
         """
         seen = None
         if self.opacity is not None:
             seen = np.broadcast_to(self.opacity[..., None] > 0, self.values.shape)
-        of = to_bytes(self.values.astype(np.float64), range, seen=seen)
-        channels = of.pixels if self.opacity is None else np.dstack([of.pixels, self.opacity])
-        return Image.fromarray(np.ascontiguousarray(channels)), of
+        eight_bit = to_bytes(self.values.astype(np.float64), range, seen=seen)
+        channels = eight_bit.pixels if self.opacity is None else np.dstack([eight_bit.pixels, self.opacity])
+        return Image.fromarray(np.ascontiguousarray(channels)), eight_bit
 
 
 def deep_colours(image: Image.Image, range: Range | None) -> DeepColours | None:
-    """The colours of an unread PNG or TIFF of more than 8 bits a channel. None where Pillow reads all there is of it,
-    and where the range is that of all bits, of which Pillow's high ones are taken.
+    """The colours of an unread PNG or TIFF of more than 8 bits a channel. None for any other image, which Pillow reads
+    in full, and if the range is that of all 16 bits, whose high ones Pillow takes.
 
     Raises:
-        BadImage: such an image without a ``range``, or a TIFF without tifffile.
+        BadImage: there is no ``range`` for such an image, or tifffile is needed and not installed.
     """
     if not is_deep(image) or (range == (0, 2**16 - 1) and has_sixteen_raw(image)):
         return None
@@ -105,7 +104,7 @@ def is_deep(image: Image.Image) -> bool:
 
 
 def read_deep(image: Image.Image) -> DeepColours:
-    """An image of which ``is_deep`` is true. Raises BadImage for a TIFF without tifffile."""
+    """The colours of an image for which ``is_deep`` holds. Raises BadImage for a TIFF if tifffile is not installed."""
     file: Any = getattr(image, "fp", None)
     place = file.tell()
     try:
@@ -116,12 +115,12 @@ def read_deep(image: Image.Image) -> DeepColours:
 
 
 def _of_png(image: Image.Image, file: IO[bytes]) -> DeepColours:
-    """PNG (ISO 15948) of colour types 2, 4 and 6 with 16 bits; the colour of the chunk tRNS is transparent."""
+    """Reads a PNG (ISO 15948) of colour type 2, 4 or 6 with 16 bits; the colour of the chunk tRNS is transparent."""
     place = file.tell()
     file.seek(0)
-    whole = file.read()
+    encoded = file.read()
     file.seek(place)
-    content = torch.frombuffer(bytearray(whole), dtype=torch.uint8)
+    content = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
     channels = _TORCHVISION.decode_png(content, _TORCHVISION.ImageReadMode.UNCHANGED)  # (C, H, W) uint16
     values = channels.permute(1, 2, 0).numpy()
     opacity, clear = None, image.info.get("transparency")
@@ -129,20 +128,22 @@ def _of_png(image: Image.Image, file: IO[bytes]) -> DeepColours:
         opacity, values = _of_eight_bits(values[..., -1]), values[..., :-1]
     elif clear is not None:
         opacity = np.where((values == np.array(clear)).all(axis=2), 0, 255).astype(np.uint8)
-    with Image.open(io.BytesIO(whole), formats=("PNG",)) as again:  # a loaded image is no longer known to have 16 bits
-        again.load()  # what stands behind the pixels, such as the orientation
-        turn = orientation(again)
+    with Image.open(
+        io.BytesIO(encoded), formats=("PNG",)
+    ) as copy:  # a loaded image no longer tells that it has 16 bits
+        copy.load()  # reads what stands behind the pixels, such as the orientation
+        turn = orientation(copy)
     return DeepColours(turned(values, turn), None if opacity is None else turned(opacity, turn))
 
 
 def unopened_colours(payload: Payload, check: Callable[[int, int], object]) -> DeepColours | None:
-    """The colours of a TIFF that Pillow does not open, such as those of floats; None of other images. ``check`` and
-    errors are as of ``_of_tiff``.
+    """The colours of a TIFF that Pillow does not open, such as one of floats; None for other images. ``check`` and
+    errors are those of ``_of_tiff``.
     """
-    found = tiff_tags(payload)
-    if not isinstance(payload, bytes | Path) or found is None:
+    tags = tiff_tags(payload)
+    if not isinstance(payload, bytes | Path) or tags is None:
         return None
-    bands, bits, _, rgb = found
+    bands, bits, _, rgb = tags
     if not rgb or bands < 3 or min(bits) <= 8:
         return None
     with io.BytesIO(payload) if isinstance(payload, bytes) else payload.open("rb") as file:
@@ -150,12 +151,13 @@ def unopened_colours(payload: Payload, check: Callable[[int, int], object]) -> D
 
 
 def _of_tiff(file: IO[bytes], check: Callable[[int, int], object] = lambda width, height: None) -> DeepColours:
-    """The first image of a TIFF that says that it is RGB, of any type of numbers, its samples together or in planes.
+    """Reads the first image of a TIFF that says that it is RGB: numbers of any type, its samples together or in planes.
 
     Args:
-        check: is told the image's (width, height) before its pixels are read.
+        check: is called with the image's width and height before its pixels are read.
     Raises:
-        BadImage: no tifffile here; no RGB; transparency of another type than unsigned numbers.
+        BadImage: tifffile is not installed, the image does not say that it is RGB, or its transparency is not of
+            unsigned numbers.
     """
     if not TIFFFILE_HERE:
         raise BadImage(f"a TIFF of colours of more than 8 bits, which are read with {TIFFFILE_NEEDED}")
@@ -186,5 +188,5 @@ def _of_tiff(file: IO[bytes], check: Callable[[int, int], object] = lambda width
 
 
 def _of_eight_bits(alpha: NDArray[Any]) -> NDArray[np.uint8]:
-    """All of an unsigned type as 0..255."""
+    """Scales the values that an unsigned type can hold to 0..255."""
     return np.rint(alpha * (255 / np.iinfo(alpha.dtype).max)).astype(np.uint8)

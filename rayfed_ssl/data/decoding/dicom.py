@@ -1,11 +1,11 @@
 """DICOM files (extra ``dicom``: pydicom, imagecodecs): the first frame's pixels and how to scale them.
 
-Grey values go the way of the standard (PS3.3, C.11): the modality LUT, or rescale slope and intercept, gives values
-such as Hounsfield units; then a range that is asked for, or else the file's own first window, or else its VOI LUT.
-Palettes and luminance with colour differences (YBR) become RGB. Of the header only what pixels need is read: no name
-and no number of a patient, except where ``attributes_of`` is asked for one.
+Grey values are handled as the standard says (PS3.3, C.11): the modality LUT, or rescale slope and intercept, gives
+values such as Hounsfield units; these are scaled by the range that is asked for, or else by the file's own first
+window, or else by its VOI LUT. Palettes and luminance with colour differences (YBR) become RGB. Only the elements of
+the header that pixels need are read: no name and no number of a patient, unless ``attributes_of`` is asked for one.
 
-Shape legend: H rows, W columns, C colours (3; 4 with transparency).
+Shape legend: H rows, W columns, C colours (3, or 4 with transparency).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ dictionary, dataset, names_of = map(LazyModule, ("pydicom.datadict", "pydicom.da
 PACKAGES = ("pydicom", "imagecodecs")  # of the extra ``dicom``
 NEEDED = "pip install 'rayfed-ssl[dicom]'"
 CONVERTED = "convert it first, as dcmconv, dcmdjpeg and gdcmconv --raw do"
-_PIXELS = 0x7FE00008  # the first element of pixels: PS3.6
-_META = 2
+_PIXELS = 0x7FE00008  # the tag of the first element of pixels: PS3.6
+_META = 2  # the group of the File Meta Information
 _SEGMENTED = "SegmentedRedPaletteColorLookupTableData"
 _PALETTE = [
     f"{colour}PaletteColorLookupTable{part}"
@@ -60,13 +60,14 @@ class NoImage(Exception):
 
 @dataclass(frozen=True)
 class Frame:
-    """``values`` (H, W) float64, rescaled, or what a VOI LUT or a sigmoid made of them; of colours (H, W, C) of so many
-    ``bits``.
+    """The first frame of a file, and how to scale it.
 
-    ``range`` is the (lowest, highest) value to scale by, None for the image's own. ``seen`` (H, W) is where there is no
-    padding; None: everywhere. ``high_bit_depth`` if there are more than 8 bits, or other values than the stored ones;
-    ``windowed`` if the range, or the LUT, is the file's own; ``white_is_zero`` if the lowest value is white;
-    ``palette`` if colours are a palette's, which uses all of their bits.
+    Grey ``values`` are (H, W) float64: the rescaled ones, or what a VOI LUT or a sigmoid made of them. Colours are
+    (H, W, C) whole numbers of ``bits`` bits. ``range`` is the (lowest, highest) value to scale by; None: the image's
+    own. ``seen`` (H, W) says where there is no padding; None: everywhere. ``high_bit_depth``: whether there are more
+    than 8 bits, or other values than the stored ones. ``windowed``: whether the range, or the LUT, is the file's own.
+    ``white_is_zero``: whether the lowest value is white. ``palette``: whether the colours are those of a palette, which
+    uses all of their bits.
     """
 
     values: NDArray[Any]
@@ -85,17 +86,17 @@ class Frame:
 
 @cache
 def installed() -> tuple[str, ...]:
-    """Which packages of the extra are there."""
+    """Which packages of the extra ``dicom`` are installed."""
     return tuple(name for name in PACKAGES if importlib.util.find_spec(name) is not None)
 
 
 @contextmanager
 def opened(payload: bytes | Path) -> Iterator[Scan]:
-    """A DICOM file whose header is read, and no pixels yet.
+    """A DICOM file, open, of which the header is read and no pixels yet.
 
     Raises:
         NoImage: the extra is not installed, there are no pixels, or they are coded in a way that is not read.
-        Exception: whatever pydicom raises of a damaged file.
+        Exception: whatever pydicom raises for a damaged file.
     """
     if missing := [name for name in PACKAGES if name not in installed()]:
         raise NoImage(f"it is DICOM, which needs {' and '.join(missing)}; {NEEDED}")
@@ -116,19 +117,18 @@ class Scan:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(W, H), as Pillow's."""
+        """The size (W, H), in the order of Pillow's."""
         return int(self.header.Columns), int(self.header.Rows)
 
     @property
     def frames(self) -> bool:
-        """Whether there are several, of which the first is read."""
+        """Whether there are several frames, of which only the first is read."""
         return int(self.header.get("NumberOfFrames") or 1) > 1
 
     def frame(self, range: tuple[float, float] | None) -> Frame:
-        """The first frame, and by what to scale it: by ``range``, in rescaled units, if it is of high bit depth and
-        grey.
+        """The first frame. If it is grey and of high bit depth, it is to be scaled by ``range``, in rescaled units.
 
-        Raises NoImage, and whatever decoders of damaged pixels raise.
+        Raises NoImage if its pixels are not read, and whatever decoders raise for damaged pixels.
         """
         kind, bits = str(self.header.PhotometricInterpretation), int(self.header.get("BitsStored", 0))
         if _SEGMENTED in self.header:
@@ -144,20 +144,20 @@ class Scan:
         return self._grey(stored, range, bits)
 
     def _grey(self, stored: NDArray[Any], range: tuple[float, float] | None, bits: int) -> Frame:
-        """PS3.3, C.11.1 and C.11.2, of ``stored`` (H, W)."""
+        """The frame of grey pixels ``stored`` (H, W): PS3.3, C.11.1 and C.11.2."""
         values, rescaled = self._rescaled(stored)
         high_bit_depth = rescaled or bits > 8 or stored.dtype.kind == "f"
         windowed = False
         if not high_bit_depth or range is None:
-            found = self._of_interest(values)
-            windowed = found is not None
+            of_interest = self._of_interest(values)
+            windowed = of_interest is not None
             full = None if high_bit_depth else _full(bits, bool(self.header.get("PixelRepresentation")))
-            values, range = found or (values, full)
+            values, range = of_interest or (values, full)
         white = self.header.PhotometricInterpretation == "MONOCHROME1"
         return Frame(values, bits, range, self._seen(stored), high_bit_depth, windowed, white)
 
     def _rescaled(self, stored: NDArray[Any]) -> tuple[NDArray[np.float64], bool]:
-        """(H, W) the modality LUT's or the rescaled values, and whether they are other than the stored ones."""
+        """The values (H, W) that the modality LUT or rescaling gives, and whether they differ from the stored ones."""
         values = stored.astype(np.float64)
         for place in self._places():
             if place.get("ModalityLUTSequence"):
@@ -168,18 +168,20 @@ class Scan:
         return values, False
 
     def _of_interest(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[float, float]] | None:
-        """The values with the range of the file's first window, or of what its VOI LUT makes of them; None without."""
+        """The values to scale, and the range to scale them by, as the file's first window or else its VOI LUT says;
+        None if it has neither.
+        """
         for place in self._places():
             if (window := _window(place)) is not None:
                 return window(values)
         for place in self._places():
             if place.get("VOILUTSequence"):
-                shown, highest = _looked_up(values, place.VOILUTSequence[0], self._order)
-                return shown, (0, highest)
+                presented, highest = _looked_up(values, place.VOILUTSequence[0], self._order)
+                return presented, (0, highest)
         return None
 
     def _seen(self, stored: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Where a pixel is no padding (PS3.3, C.7.5.1.1.2); None where the file names none."""
+        """Where pixels are no padding (PS3.3, C.7.5.1.1.2); None if the file has no value for padding."""
         padding = self.header.get("PixelPaddingValue")
         if padding is None or stored.dtype.kind == "f":
             return None
@@ -190,8 +192,8 @@ class Scan:
         return np.asarray((stored < min(ends)) | (stored > max(ends)))
 
     def _places(self) -> Iterator[Any]:
-        """Where rescaling and windows may stand: the header; of enhanced files the groups of the first frame, or those
-        of all.
+        """The data sets that may hold rescaling and windows: the header and, in enhanced files, the functional groups
+        of the first frame and then those of all frames.
         """
         yield self.header
         for groups in ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence"):
@@ -208,9 +210,10 @@ Apply = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], tuple[float, 
 
 
 def _window(place: Any) -> Apply | None:
-    """What the first window does: values to values with the range that becomes 0..255; None without a valid one.
+    """The function of the first window: from values to new values and the range of these that becomes 0..255. None if
+    there is no valid window.
 
-    PS3.3, C.11.2.1.2 (LINEAR, whose width is 1 or more) and C.11.2.1.3 (LINEAR_EXACT and SIGMOID, more than 0).
+    PS3.3, C.11.2.1.2 (LINEAR, with a width of 1 or more) and C.11.2.1.3 (LINEAR_EXACT and SIGMOID, of more than 0).
     """
     center, width = (_first(place.get(name)) for name in ("WindowCenter", "WindowWidth"))
     function = str(place.get("VOILUTFunction") or "LINEAR").upper()
@@ -228,12 +231,12 @@ def _window(place: Any) -> Apply | None:
 
 
 def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(over="ignore"):  # e^x without end is 0 of 1
+    with np.errstate(over="ignore"):  # where e^x overflows, 1 / (1 + e^x) is 0, which is right
         return np.asarray(1 / (1 + np.exp(-values)))
 
 
 def _first(value: Any) -> float | None:
-    """The first of one or many numbers; None where there is none, or none that is finite."""
+    """The first number of ``value``, which is one number or several; None if there is none, or if it is not finite."""
     if value is None or value == "":
         return None
     many = isinstance(value, Sequence) and not isinstance(value, str)
@@ -242,9 +245,8 @@ def _first(value: Any) -> float | None:
 
 
 def _looked_up(values: NDArray[np.float64], item: Any, order: str) -> tuple[NDArray[np.float64], float]:
-    """What a LUT makes of values, of those beyond it as of its ends, and the highest it may say.
-
-    PS3.3, C.11.1.1 and C.11.2.1.1.
+    """What a LUT makes of ``values``, and the highest value that its entries may have. Values beyond its ends become
+    what its ends are. PS3.3, C.11.1.1 and C.11.2.1.1.
     """
     entries, first, bits = (int(number) for number in item.LUTDescriptor)
     entries = entries or 2**16
@@ -258,15 +260,16 @@ def _looked_up(values: NDArray[np.float64], item: Any, order: str) -> tuple[NDAr
 
 
 def _full(bits: int, signed: bool) -> tuple[float, float]:
-    """The (lowest, highest) value that so many bits may hold."""
+    """The (lowest, highest) value that so many bits can hold."""
     lowest = -(2 ** (bits - 1)) if signed else 0
     return lowest, lowest + 2**bits - 1
 
 
 def _header(file: IO[bytes], stop: Callable[..., bool], read: Sequence[Any]) -> Any:
-    """A pydicom ``Dataset`` of the elements ``read`` before that of ``stop``, where ``file`` then is.
+    """A pydicom ``Dataset`` with the elements ``read`` that precede the one that ``stop`` finds, where ``file`` is
+    left.
 
-    A deflated one is refused: of a few bytes inflating makes many.
+    Raises NoImage for an unknown transfer syntax, and for a deflated file, as few bytes may inflate to very many.
     """
     filereader.read_preamble(file, force=False)
     meta = filereader.read_dataset(file, False, True, stop_when=lambda tag, *_: tag >> 16 != _META)
@@ -284,7 +287,9 @@ def _header(file: IO[bytes], stop: Callable[..., bool], read: Sequence[Any]) -> 
 
 
 def _decoded(file: IO[bytes], syntax: str) -> NDArray[Any]:
-    """The first frame's samples (H, W), or (H, W, 3) in RGB. Raises NoImage, or what pydicom raises."""
+    """The first frame's samples (H, W), or (H, W, 3) in RGB. Raises NoImage if they are coded in a way that is not
+    read, and what pydicom raises.
+    """
     _add_codecs()
     plugin = ""
     if syntax in dicom_codecs.SYNTAXES:
@@ -310,20 +315,22 @@ def _add_codecs() -> None:
 
 
 def attributes_of(file: Path, keywords: Sequence[str]) -> str | None:
-    """The values of attributes of a DICOM file, with ``/`` between; None where one is missing, or it is no DICOM."""
+    """The values of a DICOM file's attributes, joined by ``/``; None if one is missing, or the file is no DICOM."""
     try:
         with file.open("rb") as opened_file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they may quote values
             last = max(dictionary.tag_for_keyword(keyword) for keyword in keywords)
             header = _header(opened_file, lambda tag, *_: int(tag) > last, keywords)
             values = [composed(str(header.get(keyword) or "")).strip() for keyword in keywords]
-    except Exception:  # pydicom raises anything of a damaged file: its decoding reports that
+    except Exception:  # pydicom raises anything for a damaged file, which is reported when it is decoded
         return None
     return "/".join(values) if all(values) else None
 
 
 def unknown_attribute(keywords: Sequence[str]) -> str | None:
-    """The first of these that is no keyword (PS3.6, chapter 6) of an attribute of text or numbers; None: all are."""
+    """The first of ``keywords`` that is not the keyword (PS3.6, chapter 6) of an attribute of text or numbers; None if
+    all are.
+    """
     for keyword in keywords:
         tag = dictionary.tag_for_keyword(keyword)
         if tag is None or tag >= _PIXELS or not set(dictionary.dictionary_VR(tag).split(" or ")) & set(_TEXT):
@@ -332,5 +339,5 @@ def unknown_attribute(keywords: Sequence[str]) -> str | None:
 
 
 def like(keyword: str) -> str | None:
-    """The keyword of DICOM's dictionary that is most like this one."""
+    """The keyword in DICOM's dictionary that is most like this one; None if none is much like it."""
     return next(iter(difflib.get_close_matches(keyword, dictionary.keyword_dict, n=1)), None)

@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Literal
 
 Kind = Literal["image", "no image", "other"]
-"""Of a file: DICOM that may hold an image; DICOM that holds none; no DICOM."""
+"""What a file is: DICOM that may hold an image ("image"), DICOM that holds none ("no image"), or no DICOM ("other")."""
 
 HEAD = 1024  # bytes; the meta information names the SOP class in its first 100 or so
-NO_IMAGE = "DICOM without an image"  # how such files are counted
+NO_IMAGE = "DICOM without an image"  # what such files are called where they are counted
 _MARK, _MARKED = b"DICM", slice(128, 132)
 _SOP_CLASS = b"\x02\0\x02\0UI"  # (0002,0002) Media Storage SOP Class UID
 _STORAGE = "1.2.840.10008.5.1.4.1.1."
@@ -47,7 +47,7 @@ def is_dicom(head: bytes) -> bool:
 
 
 def holds_no_image(head: bytes) -> bool:
-    """Whether a DICOM file that begins like this is of a SOP class without pixels."""
+    """Whether a DICOM file that begins like this has a SOP class without pixels."""
     place = head.find(_SOP_CLASS, _MARKED.stop)
     if place < 0:
         return False
@@ -58,7 +58,7 @@ def holds_no_image(head: bytes) -> bool:
 
 
 def kind_of(path: str, stats: os.stat_result) -> Kind:
-    """What a regular file is. One that cannot be read is no DICOM."""
+    """What a regular file is; "other" if it cannot be read."""
     return _kind(path, stats.st_mtime_ns, stats.st_size)
 
 

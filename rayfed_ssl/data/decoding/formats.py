@@ -26,20 +26,21 @@ _ALWAYS = {
 _SOMETIMES = {
     "AVIF": ("avif", {".avif"}),
     "JPEG2000": ("jpg_2000", {".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx"}),
-}  # with Pillow's name of what it was built with; AVIF from Pillow 11.3 on
+}  # with the name of Pillow's optional feature; AVIF is one from Pillow 11.3 on
 
 
 def _here(feature: str) -> bool:
+    """Whether the installed Pillow was built with a feature."""
     return feature in {*features.modules, *features.codecs} and bool(features.check(feature))
 
 
 _HERE = {name: suffixes for name, (feature, suffixes) in _SOMETIMES.items() if _here(feature)}
 
 FORMATS = (*_ALWAYS, *_HERE)
-"""The decoders that image bytes may choose. Others would run programs (EPS starts Ghostscript) or open other files."""
+"""The decoders of Pillow that are used. Others would run programs (EPS starts Ghostscript) or open other files."""
 
 DICOM = {".dcm", ".dicom", ".ima"}
-"""Suffixes of DICOM files, which often have none: ``dicom_heads`` knows them by their beginning."""
+"""Suffixes of DICOM files, which often have none: ``dicom_heads`` recognises them by their first bytes."""
 
 HEIC = {".heic", ".heif", ".hif"}
 HEIC_HERE = importlib.util.find_spec("pillow_heif") is not None
@@ -49,7 +50,7 @@ TIFFFILE_HERE = importlib.util.find_spec("tifffile") is not None
 TIFFFILE_NEEDED = "pip install 'rayfed-ssl[tiff]'"
 
 SUFFIXES = DICOM.union(*_ALWAYS.values(), *_HERE.values(), HEIC if HEIC_HERE else ())
-"""Of files that are images."""
+"""Suffixes of files that are read as images."""
 
 ABSENT = {name: suffixes for name, (_, suffixes) in _SOMETIMES.items() if name not in _HERE}
 """Formats that the installed Pillow does not decode, and their suffixes."""
@@ -60,25 +61,26 @@ _PILLOW_HEIF = LazyModule("pillow_heif")
 _BRANDS = dict.fromkeys((b"avif", b"avis"), "AVIF") | dict.fromkeys(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"), "HEIC"
 )  # ISO 14496-12, ftyp; ISO 23008-12, annexes B and D
-_CODESTREAM = b"\xff\x4f\xff\x51"  # of JPEG 2000: its markers SOC and SIZ
+_CODESTREAM = b"\xff\x4f\xff\x51"  # JPEG 2000's markers SOC and SIZ
 _BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
 _BITS, _BANDS, _KIND = 258, 277, 339  # TIFF 6.0: BitsPerSample, SamplesPerPixel, SampleFormat
 PHOTOMETRIC, RGB = 262, 2  # TIFF 6.0, section 6
-GDAL_NODATA = 42113  # of GDAL's GeoTIFF driver: text of a number, for all bands
+GDAL_NODATA = 42113  # a tag of GDAL's GeoTIFF driver: a number as text, for all bands
 _KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floats", 5: "complex numbers", 6: "complex numbers"}
-_BIG_TIFF = 43  # the third byte of a little-endian one, whose header has 16 bytes
+_BIG_TIFF = 43  # the third byte of a little-endian BigTIFF, whose header has 16 bytes
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # TIFF 6.0, section 2, and BigTIFF
-_SIZ_DEPTH = 42  # from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
+_SIZ_DEPTH = 42  # bytes from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
 
 
 def _brand(head: bytes) -> str:
+    """AVIF or HEIC, if a file that begins like this is one of these; else ""."""
     return _BRANDS.get(head[8:12], "") if head[4:8] == b"ftyp" else ""
 
 
 def heic_format(head: bytes) -> str | None:
-    """Pillow's name of HEIC, of which it is told then, where an image begins like one and the extra is installed.
+    """Pillow's name of HEIC, if an image begins like one and the extra is installed; else None.
 
-    Told only then, because importing the decoder takes a fifth of a second.
+    The decoder is registered with Pillow only then, because importing it takes a fifth of a second.
     """
     if not HEIC_HERE or _brand(head) != "HEIC":
         return None
@@ -87,23 +89,23 @@ def heic_format(head: bytes) -> str | None:
 
 
 def undecodable(head: bytes) -> str:
-    """What to say of an image that begins like this and that Pillow does not know; "" where it is of no such format."""
+    """Why Pillow does not decode an image that begins like this, in words; "" if its first bytes do not tell."""
     if not head:
         return "it is empty"
     if is_dicom(head):
         return "it is DICOM; its name should end in .dcm, or have no suffix"
-    found = _brand(head) or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
-    if not found or found in FORMATS:
+    format_name = _brand(head) or next((name for start, name in _BEGINNINGS.items() if head.startswith(start)), "")
+    if not format_name or format_name in FORMATS:
         return ""
-    if found == "HEIC":
+    if format_name == "HEIC":
         return "" if HEIC_HERE else f"it is HEIC, which takes {HEIC_NEEDED}; or convert it to PNG or JPEG"
-    return f"it is {found}, which the installed Pillow does not decode; convert it to PNG or JPEG"
+    return f"it is {format_name}, which the installed Pillow does not decode; convert it to PNG or JPEG"
 
 
 def jpeg2000_depth(image: Image.Image) -> tuple[int, bool] | None:
-    """(bits of a sample, whether it is signed) of an unread JPEG 2000; None of other images.
+    """The bits of a sample of an unread JPEG 2000 and whether it is signed; None for other images.
 
-    Pillow moves samples of other depths to the high end of 8 or 16 bits.
+    Pillow moves samples of other depths than 8 and 16 bits to the high end of 8 or 16 bits.
     """
     file = getattr(image, "fp", None)
     if image.format != "JPEG2000" or file is None:
@@ -123,14 +125,15 @@ def is_tiff(head: bytes) -> bool:
 
 
 def may_be_dicom(payload: bytes | Path) -> bool:
-    """Whether to look for DICOM: any bytes, and files that have no suffix of another format."""
+    """Whether an image may be DICOM: bytes, or a file that does not have the suffix of another format."""
     return isinstance(payload, bytes) or payload.suffix.lower() not in SUFFIXES - DICOM
 
 
 def has_frames(image: Image.Image) -> bool:
-    """Whether an unread file holds several frames, by its directory alone: no pixels are decoded.
+    """Whether an unread file holds several frames. Only its directory is read: no pixels are decoded.
 
-    A photograph with others beside it, such as a preview or a depth map (MPO, HEIC), is one image: of HEIC the primary.
+    A photograph with others beside it, such as a preview or a depth map (MPO, HEIC), counts as one frame: in HEIC it is
+    the primary image.
     """
     if image.format in ("MPO", "HEIF"):
         return False
@@ -141,12 +144,12 @@ def has_frames(image: Image.Image) -> bool:
 
 
 def has_more_bands(image: Image.Image) -> bool:
-    """Whether a TIFF has more bands than Pillow reads, by its tags."""
+    """Whether a TIFF has more bands than Pillow reads, as its tags say."""
     return int(getattr(image, "tag_v2", {}).get(_BANDS, 0)) > len(image.getbands())
 
 
 def gdal_nodata(text: object) -> float | None:
-    """The number that the tag GDAL_NODATA says; None without one."""
+    """The number in ``text``, the value of the tag GDAL_NODATA; None if it is no number."""
     try:
         return float(str(text).strip("\0 "))
     except ValueError:
@@ -154,8 +157,8 @@ def gdal_nodata(text: object) -> float | None:
 
 
 def tiff_tags(payload: Payload) -> tuple[int, list[int], int, bool] | None:
-    """(bands, their different bits, kind of numbers, whether they are said to be RGB) of a TIFF's first image, by its
-    tags; None where these do not tell.
+    """What a TIFF's tags say of its first image: (number of bands, the bits that bands have, ascending, a key of
+    ``_KINDS``, whether it is RGB). None if the tags do not tell, or if it is no TIFF.
     """
     if not isinstance(payload, bytes | Path):
         return None
@@ -165,18 +168,18 @@ def tiff_tags(payload: Payload) -> tuple[int, list[int], int, bool] | None:
             tags = TiffImagePlugin.ImageFileDirectory_v2(header + (file.read(8) if header[2] == _BIG_TIFF else b""))
             file.seek(tags.next)
             tags.load(file)
-        bands, found, kinds = int(tags.get(_BANDS, 1)), tags[_BITS], tags.get(_KIND, (1,))
-        bits = sorted({int(one) for one in (found if isinstance(found, tuple) else (found,))})
-        return bands, bits, kinds[0], tags.get(PHOTOMETRIC) == RGB
-    except Exception:  # no TIFF, or tags that are damaged, which raise anything
+        bands, bits, kinds = int(tags.get(_BANDS, 1)), tags[_BITS], tags.get(_KIND, (1,))
+        depths = sorted({int(depth) for depth in (bits if isinstance(bits, tuple) else (bits,))})
+        return bands, depths, kinds[0], tags.get(PHOTOMETRIC) == RGB
+    except Exception:  # damaged tags raise anything
         return None
 
 
 def tiff_found(payload: Payload) -> str:
-    """What to say of a TIFF that Pillow does not open: its bands and bits; "" where the tags do not tell why."""
-    if (found := tiff_tags(payload)) is None:
+    """Why Pillow does not open a TIFF, in words, by its bands and bits; "" if the tags do not tell why."""
+    if (tags := tiff_tags(payload)) is None:
         return ""
-    bands, bits, kind, rgb = found
+    bands, bits, kind, rgb = tags
     if (bands, bits) == (3, [8]) or (bands == 1 and max(bits) <= 8):
         return ""
     depth = " and ".join(map(str, bits))

@@ -1,5 +1,5 @@
-"""Makes a square of an image of 8 bits: its central one, or what ``data.fit`` says, by Pillow's antialiased bilinear
-filter; lays what is transparent on ``data.background``.
+"""Makes squares of images of 8 bits as ``data.fit`` says, with Pillow's antialiased bilinear filter, and lays
+transparent pixels on ``data.background``.
 
 Shape legend: S side of the square, C channels.
 """
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 Fit = Literal["crop", "pad", "stretch"]
-"""How an image becomes a square: its central one; all of it, within a black square; all of it, of other proportions."""
+"""How an image becomes a square: its central square is taken; or all of it is, within a black square, or stretched."""
 
 Background = Literal["black", "white", "grey"]
-"""What transparent pixels are laid on; Pillow's grey is 128."""
+"""What transparent pixels are laid on; grey is 128, as in Pillow."""
 
-ENLARGED, LEAST_ENLARGED = 1.5, 32  # an image made larger so many times, to so many pixels a side, before it is said
+ENLARGED, LEAST_ENLARGED = 1.5, 32  # a note counts images enlarged so many times or more, to so many pixels a side
 
 
 def is_cropped(width: int, height: int, fit: Fit) -> bool:
@@ -27,15 +27,15 @@ def is_cropped(width: int, height: int, fit: Fit) -> bool:
 
 
 def is_enlarged(width: int, height: int, size: int, fit: Fit) -> bool:
-    """Whether an image becomes larger, by ``ENLARGED`` or more: its long side where it is padded, else its short side,
-    which ``stretch`` enlarges most.
+    """Whether an image becomes larger by ``ENLARGED`` or more, to at least ``LEAST_ENLARGED`` pixels. If it is padded,
+    its long side counts, else its short side, which ``stretch`` enlarges most.
     """
     side = max(width, height) if fit == "pad" else min(width, height)
     return size >= LEAST_ENLARGED and size >= ENLARGED * side
 
 
 def square(image: Image.Image, size: int, fit: Fit) -> NDArray[np.uint8]:
-    """(S, S, C) uint8."""
+    """The image as a square (S, S, C) uint8, with S = ``size``."""
     width, height = image.size
     if (width, height) == (size, size):
         pass
@@ -52,13 +52,13 @@ def square(image: Image.Image, size: int, fit: Fit) -> NDArray[np.uint8]:
 
 
 def band_square(pixels: NDArray[np.uint8], size: int, fit: Fit) -> NDArray[np.uint8]:
-    """Bands (H, W, C) to (S, S, C): each as an image of one channel becomes a square."""
+    """Bands (H, W, C) as a square (S, S, C), with S = ``size``: each becomes one like an image of one channel."""
     bands = (np.ascontiguousarray(pixels[..., band]) for band in range(pixels.shape[2]))
     return np.ascontiguousarray(np.concatenate([square(Image.fromarray(band), size, fit) for band in bands], axis=2))
 
 
 def _padded(image: Image.Image, size: int) -> Image.Image:
-    """The whole image, its long side ``size``, in the middle of a black square; as Pillow's ``ImageOps.pad``."""
+    """The whole image, its long side ``size``, in the middle of a black square, as by Pillow's ``ImageOps.pad``."""
     width, height = image.size
     across, down = (size, round(height / width * size)) if width > height else (round(width / height * size), size)
     resized = image.resize((max(across, 1), max(down, 1)), Image.Resampling.BILINEAR)
@@ -68,17 +68,20 @@ def _padded(image: Image.Image, size: int) -> Image.Image:
 
 
 def laid_on(image: Image.Image, background: Background) -> Image.Image:
-    """The image itself where every pixel is opaque, else laid on this colour."""
+    """The image laid on ``background``; the image itself if every pixel is opaque."""
     if image.mode not in ("LA", "La", "PA", "RGBA", "RGBa") and "transparency" not in image.info:
         return image
-    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow knows no other way
+    coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow converts La to LA alone
     if coloured.getchannel("A").getextrema() == (255, 255):
         return image
     return Image.alpha_composite(Image.new("RGBA", image.size, background), coloured)
 
 
 def is_grey(pixels: NDArray[np.uint8]) -> bool:
-    """Whether three channels (S, S, 3) are one and the same; of most colours a line shows that they are not."""
+    """Whether the three channels of ``pixels`` (S, S, 3) are the same; False if there are not three.
+
+    The middle row is compared first, as it shows that most images with colours are not grey.
+    """
     if pixels.shape[-1] != 3:
         return False
     return all(bool((part == part[..., :1]).all()) for part in (pixels[len(pixels) // 2], pixels))

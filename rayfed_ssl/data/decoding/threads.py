@@ -15,58 +15,63 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rayfed_ssl.data.decoding.decode import Decoded, ImageForm, decode
+from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.decoding.decoded import Decoded
 from rayfed_ssl.data.images import BadImage, Payload
 
 BLOCK = 256  # images decoded, and checked, at a time
-PART_BYTES, WAITING_BYTES = 8 * 2**20, 256 * 2**20  # of encoded images: those one thread decodes, those not decoded yet
+PART_BYTES = 8 * 2**20  # of encoded images that one thread decodes at a time
+WAITING_BYTES = 256 * 2**20  # of encoded images that are read and not decoded yet
 THREADS = min(16, os.cpu_count() or 1)
 TOLD_S = 10.0  # seconds of decoding between two lines
 DECODERS = r"(PIL|pillow_heif|tifffile|pydicom|imagecodecs|rayfed_ssl\.data\.decoding\.(bit_depth|dicom.*))(\.|$)"
-"""Modules that warn of large and odd images; what cannot be used is reported by name."""
+"""The modules whose warnings about large and odd images are off; images that cannot be used are reported by name."""
 Name = TypeVar("Name")
 Result = TypeVar("Result")
 
-_filtering, _decoding = threading.Lock(), 0  # how many decode just now
-_teller: ContextVar[Callable[[int, int], None] | None] = ContextVar("teller", default=None)
+_filtering, _decoding = threading.Lock(), 0  # a lock on the filters, and how many calls decode at the moment
+_report: ContextVar[Callable[[int, int], None] | None] = ContextVar("report", default=None)
 
 
 @contextlib.contextmanager
 def decoding_told(say: Callable[[str], object]) -> Iterator[None]:
-    """A line every ``TOLD_S`` seconds that images of a split are decoded for the cache meanwhile."""
+    """While images are decoded within, ``say`` is called with a line every ``TOLD_S`` seconds: how many are done."""
     last = time.monotonic()
 
-    def told(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last >= TOLD_S:
             last = time.monotonic()
             say(f"decoding images: {done} of {total} ({done / total:.0%})")
 
-    token = _teller.set(told)
+    token = _report.set(report)
     try:
         yield
     finally:
-        _teller.reset(token)
+        _report.reset(token)
 
 
 def tell(done: int, total: int) -> None:
-    """Report that so many of a split's images are decoded, where a report was asked for."""
-    if (told := _teller.get()) is not None:
-        told(done, total)
+    """Report that ``done`` of a split's ``total`` images are decoded, if ``decoding_told`` asks for it."""
+    if (report := _report.get()) is not None:
+        report(done, total)
 
 
 def decoded_blocks(
     rows: Iterator[tuple[Name, Payload]], form: ImageForm, size: int = BLOCK
 ) -> Iterator[tuple[list[Name], list[Decoded | BadImage]]]:
-    """Decode blocks of ``size`` rows, as ``mapped_blocks``. ``Name`` is whatever tells rows apart."""
+    """Decode blocks of ``size`` rows, as ``mapped_blocks`` does. ``Name`` is whatever tells rows apart."""
     return mapped_blocks(rows, lambda payload: decode(payload, form), size)
 
 
 def mapped_blocks(
     rows: Iterator[tuple[Name, Payload]], work: Callable[[Payload], Result], size: int = BLOCK
 ) -> Iterator[tuple[list[Name], list[Result | BadImage]]]:
-    """What ``work`` makes of blocks of ``size`` rows, in threads (PIL lets go of the interpreter lock), in order, a
-    bounded number of rows and of bytes at a time. Warnings of ``DECODERS`` are off meanwhile.
+    """Yields blocks of ``size`` rows, in order: their names, and what ``work`` makes of their images, or the BadImage
+    that it raises.
+
+    The work is done in threads (Pillow releases the interpreter lock), on a bounded number of rows and bytes at a time.
+    Warnings of ``DECODERS`` are off meanwhile.
     """
 
     def decode_part(part: list[tuple[Name, Payload]]) -> tuple[list[Name], list[Result | BadImage]]:
@@ -103,8 +108,8 @@ def mapped_blocks(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Warnings of ``DECODERS`` are off in all of the process, for no thread has filters of its own: until nobody
-    decodes any more. Other filters stay as they are, also those that are set meanwhile.
+    """Turns the warnings of ``DECODERS`` off until no call decodes any more: in the whole process, because threads have
+    no filters of their own. Other filters stay as they are, also those that are set meanwhile.
     """
     global _decoding
     with _filtering:
@@ -117,11 +122,11 @@ def _quiet() -> Iterator[None]:
             _decoding -= 1
             if not _decoding:
                 filters = cast("list[Any]", warnings.filters)  # a list, which typeshed calls a sequence
-                filters[:] = [one for one in filters if getattr(one[3], "pattern", None) != DECODERS]
+                filters[:] = [entry for entry in filters if getattr(entry[3], "pattern", None) != DECODERS]
 
 
 def _parts(rows: Iterator[tuple[Name, Payload]], size: int) -> Iterator[list[tuple[Name, Payload]]]:
-    """Blocks of ``size`` rows, cut where their encoded images come to ``PART_BYTES``."""
+    """Parts of blocks of ``size`` rows: a part ends where its block does, or where its images reach ``PART_BYTES``."""
     part, weight = list[tuple[Name, Payload]](), 0
     for count, row in enumerate(rows, 1):
         part.append(row)
@@ -134,7 +139,7 @@ def _parts(rows: Iterator[tuple[Name, Payload]], size: int) -> Iterator[list[tup
 
 
 def _bytes_of(row: tuple[object, Payload]) -> int:
-    """How much memory a row's encoded image takes; a file's has not been read."""
+    """How many bytes of memory a row's image takes before it is decoded; a file takes none, as it is not read yet."""
     payload = row[1]
     if isinstance(payload, bytes):
         return len(payload)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 ORIENTATION = 274
-_TRANSPOSED = {  # orientation -> how the pixels are turned
+_TRANSPOSED = {  # orientation -> how pixels are turned to be upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -25,16 +25,17 @@ Value = TypeVar("Value", bound=np.generic)
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """The image as its EXIF orientation says; Pillow has done so of a TIFF once its pixels are read."""
+    """The image turned as its EXIF orientation says. Pillow itself turns a TIFF when it reads the pixels."""
     image.load()
     turn = _TRANSPOSED.get(orientation(image))
     return image if turn is None else image.transpose(turn)
 
 
 def orientation(image: Image.Image) -> int:
-    """What an image's EXIF says; 1, as it is, without it. A PNG may say it behind its pixels, once these are read.
+    """The orientation in an image's EXIF; 1, upright, if it has none. A PNG may have its EXIF behind the pixels, so
+    these have to be read before.
 
-    The orientation is all that is read of the tags: others that are damaged or of a wrong type do no harm.
+    Only this tag is read: other tags that are damaged or of a wrong type do no harm.
     """
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
@@ -43,9 +44,9 @@ def orientation(image: Image.Image) -> int:
 
 
 def turned(pixels: NDArray[Value], orientation: int) -> NDArray[Value]:
-    """Pixels (H, W, ..) as an orientation says, of which others than 2 to 8 turn nothing: a view."""
+    """Pixels (H, W, ..) turned as an orientation says, as a view; orientations other than 2 to 8 turn nothing."""
     if orientation in (5, 6, 7, 8):
-        pixels = pixels.swapaxes(0, 1)  # rows become columns, as of 5
+        pixels = pixels.swapaxes(0, 1)
     if orientation in (2, 3, 6, 7):
         pixels = pixels[:, ::-1]
     if orientation in (3, 4, 7, 8):

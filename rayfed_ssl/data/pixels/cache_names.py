@@ -1,5 +1,5 @@
-"""Names of cache files: they depend on the paths of a source's files and on a digest of these files; where images that
-cannot be decoded are left out, on which these are.
+"""Names of cache files. They depend on the paths of a source's files and on a digest of these files, and, if images
+that cannot be decoded are left out, on what decides which images these are.
 """
 
 from __future__ import annotations
@@ -15,49 +15,52 @@ from rayfed_ssl.data.decoding.dicom import installed
 from rayfed_ssl.data.decoding.formats import HEIC_HERE, SUFFIXES, TIFFFILE_HERE
 from rayfed_ssl.data.images import Source
 
-CONTENT_DIGEST_BYTES = 256 * 2**20
+CONTENT_DIGEST_BYTES = 256 * 2**20  # files of more bytes in all are told apart by when they were changed
 
 
 def root_of(source: Source) -> Path | None:
-    """The folder that a source's files are named from; None where there are none."""
-    return source.root or (Path(os.path.commonpath([path.parent for path in source.files])) if source.files else None)
+    """The folder that the names of a source's files are relative to; None if it has no files."""
+    if source.root is not None or not source.files:
+        return source.root
+    return Path(os.path.commonpath([path.parent for path in source.files]))
 
 
 def left_out(ranged: bool, rasters: bool) -> dict[str, object]:
-    """What says which images can be decoded, where others are left out: what is installed, and what earlier versions
-    left out that is read now.
+    """What decides which images are left out because they cannot be decoded: what is installed, and what is read now
+    that earlier versions left out.
 
     Args:
         ranged: whether images of more than 8 bits have a range.
         rasters: whether images are read band by band.
     """
-    found: dict[str, object] = {"of one value": "kept"}  # images of more than 8 bits
+    settings: dict[str, object] = {"of one value": "kept"}  # images of more than 8 bits
     if installed():
-        found["dicom"] = installed()
+        settings["dicom"] = installed()
     if HEIC_HERE:
-        found["heic"] = True
+        settings["heic"] = True
     if ranged:
-        found["deep colours"] = TIFFFILE_HERE  # which were read by the range of all 16 bits alone
+        settings["deep colours"] = TIFFFILE_HERE  # earlier versions read them by the range of all 16 bits alone
     if rasters:
-        found |= {"tifffile": TIFFFILE_HERE, "turned bands": "read"}  # and those whose zero is white
-    return found
+        settings |= {"tifffile": TIFFFILE_HERE, "turned bands": "read"}  # also bands whose zero is white
+    return settings
 
 
 def add_files(digest: hashlib.blake2b, source: Source, key: str) -> None:
-    """Add names and content to the digest, of more than ``CONTENT_DIGEST_BYTES`` the times of change instead.
+    """Add the names and the content of a source's files to the digest; instead of the content the times of change, if
+    there are more than ``CONTENT_DIGEST_BYTES``.
 
-    An image that cannot be read is one that cannot be decoded, of which its decoder tells; here it is another content.
-    Raises UserError for other unreadable files, and for what is no regular file.
+    An image that cannot be read is reported when it is decoded; here it counts as another content. Raises UserError for
+    other files that cannot be read, and for a file that is no regular one.
     """
     root = root_of(source) or Path()
-    found = [(file, _found(file, key)) for file in source.files]
-    whole = sum(stats.st_size for _, stats in found if stats is not None) <= CONTENT_DIGEST_BYTES
-    for file, stats in found:
+    files = [(file, _stats(file, key)) for file in source.files]
+    by_content = sum(stats.st_size for _, stats in files if stats is not None) <= CONTENT_DIGEST_BYTES
+    for file, stats in files:
         name, size = os.fsencode(file.relative_to(root)), -1 if stats is None else stats.st_size
         digest.update(b"\0%s\0%d\0" % (name, size))
         if stats is None:
             continue
-        if not whole:
+        if not by_content:
             digest.update(str(stats.st_mtime_ns).encode())
             digest.update(b"" if os.access(file, os.R_OK) else b" unreadable")
             continue
@@ -68,8 +71,10 @@ def add_files(digest: hashlib.blake2b, source: Source, key: str) -> None:
             digest.update(b"unreadable")
 
 
-def _found(file: Path, key: str) -> os.stat_result | None:
-    """What is known of a file; None of an image that is not there, such as a link that leads nowhere."""
+def _stats(file: Path, key: str) -> os.stat_result | None:
+    """A file's status; None for an image that is not there, such as a link that leads nowhere. Raises UserError as
+    ``add_files`` does.
+    """
     try:
         stats = file.stat()
     except OSError as error:
@@ -81,6 +86,6 @@ def _found(file: Path, key: str) -> os.stat_result | None:
 
 
 def _refuse_unreadable(file: Path, error: OSError, key: str) -> None:
-    """Raises UserError, unless the file is an image by its suffix."""
+    """Raise UserError for a file that cannot be read, unless it has the suffix of an image."""
     if file.suffix.lower() not in SUFFIXES:
         raise UserError(f"{key}.path: {printable(file)} cannot be read ({error.strerror})") from error

@@ -1,7 +1,7 @@
 """Finds copies within a data set: images with the same decoded pixels.
 
-Images of different weighted sums of their bytes differ; only those of equal sums are hashed. 60,000 different images of
-32 x 32 x 3 take 0.05 s so (4 GB/s), copies 20 us each, and what is found is kept beside the images in the cache.
+Images differ if the weighted sums of their bytes do, so only images with equal sums are hashed. 60,000 different images
+of 32 x 32 x 3 take 0.05 s (4 GB/s), copies 20 us each, and what is found is kept beside the images in the cache.
 
 Shape legend: N training images, M test images, K images that have an earlier copy.
 """
@@ -26,14 +26,13 @@ WORD = 8  # bytes
 
 
 def kept_copies(train: NDArray[np.uint8], test: NDArray[np.uint8], digest: str, file: Path) -> NDArray[np.int64]:
-    """As ``copies``; read from ``file`` where it is of the images with this digest, else found and written there.
-
-    A file that cannot be written is found anew by the next process.
+    """As ``copies``, but read from ``file`` if that was written for the images with this digest, else found and written
+    there. If the file cannot be written, the next process searches again.
     """
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["images"] == digest:
-            return np.asarray(found["copies"], np.int64).reshape(-1, 2)
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["images"] == digest:
+            return np.asarray(kept["copies"], np.int64).reshape(-1, 2)
     pairs = copies(train, test)
     text = json.dumps({"images": digest, "copies": pairs.tolist()})
     with contextlib.suppress(OSError):
@@ -42,7 +41,7 @@ def kept_copies(train: NDArray[np.uint8], test: NDArray[np.uint8], digest: str, 
 
 
 def copies(*splits: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """(K, 2) of every image that has the pixels of an earlier one: its row, and the row of the first that has them.
+    """The images that have the pixels of an earlier one, (K, 2): the row of each, and the first row with its pixels.
 
     Args:
         splits: (N, S, S, C) and (M, S, S, C) pixels, of one size. Rows count through all of them.
@@ -52,22 +51,22 @@ def copies(*splits: NDArray[np.uint8]) -> NDArray[np.int64]:
     _, group, counts = np.unique(sums, return_inverse=True, return_counts=True)
     ends = np.cumsum([len(pixels) for pixels in flat])
     first: dict[bytes, int] = {}
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for row in np.flatnonzero(counts[group] > 1).tolist():
         split = int(np.searchsorted(ends, row, side="right"))
-        own = flat[split][row - int(ends[split])]  # counted from the split's end
-        known = first.setdefault(hashlib.blake2b(np.ascontiguousarray(own).data, digest_size=16).digest(), row)
-        if known != row:
-            found.append((row, known))
-    return np.array(found, np.int64).reshape(-1, 2)
+        own = flat[split][row - int(ends[split])]  # a negative index, from the split's end
+        earliest = first.setdefault(hashlib.blake2b(np.ascontiguousarray(own).data, digest_size=16).digest(), row)
+        if earliest != row:
+            pairs.append((row, earliest))
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def of_one_colour(*splits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """(K,) the row of every image whose pixels are all the same, and (K, C) its colour; rows count through all splits.
-    Only images that have one colour in two corners and in the middle are read in full.
+    """The images whose pixels are all the same: their rows (K,), which count through all splits, and their colours
+    (K, C). Only images that have one colour in two corners and in the middle are read in full.
     """
     rows_found = [np.empty(0, np.int64)]
-    found = [np.empty((0, splits[0].shape[-1]), np.uint8)]
+    colours = [np.empty((0, splits[0].shape[-1]), np.uint8)]
     before = 0
     for pixels in splits:
         middle = pixels.shape[1] // 2
@@ -77,24 +76,24 @@ def of_one_colour(*splits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArra
             rows = likely[start : start + BLOCK]
             same = (pixels[rows] == first[rows, None, None]).all(axis=(1, 2, 3))
             rows_found.append(before + rows[same])
-            found.append(first[rows[same]])
+            colours.append(first[rows[same]])
         before += len(pixels)
-    return np.concatenate(rows_found), np.concatenate(found)
+    return np.concatenate(rows_found), np.concatenate(colours)
 
 
 def without_test(dataset: Dataset, left_out: NDArray[np.bool_]) -> Dataset:
-    """The data set without the test images (M,) ``left_out``; copies are counted anew where they had been."""
+    """The data set without the test images in ``left_out`` (M,); copies are searched again if they were before."""
     kept = np.flatnonzero(~left_out)
     test = dataset.test.rows(kept)
-    found = None if dataset.copies is None else copies(dataset.train.pixels, test.pixels)
-    names = {split: of.take(kept) if split == "test" else of for split, of in dataset.names.items()}
-    return replace(dataset, test=test, copies=found, names=names)
+    pairs = None if dataset.copies is None else copies(dataset.train.pixels, test.pixels)
+    names = {split: called.take(kept) if split == "test" else called for split, called in dataset.names.items()}
+    return replace(dataset, test=test, copies=pairs, names=names)
 
 
 def _sums(flat: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """(n,) a sum of each row's words modulo 2^64, each times a weight of its own.
+    """The weighted sum (n,) of each row's words, modulo 2^64; every word has a weight of its own.
 
-    Bytes beyond the last whole word do not count: rows of equal sums may differ.
+    Bytes beyond the last whole word do not count, so rows with equal sums may differ.
     """
     words = flat.shape[1] // WORD
     weights = numpy_generator(0, "copies").integers(1, 2**63, words, dtype=np.uint64) | np.uint64(1)

@@ -22,7 +22,7 @@ from rayfed_ssl.data.pixels.store import MISFITS, Misfits, Traits
 
 MOST_NAMED = 5  # clients with clipped images
 MOST_SHOWN = 3  # images named as examples
-SAID = {  # of one image, of several; and what of it is no matter of a model card
+SAID = {  # trait -> (the text for one image, the text for several, what follows outside model cards)
     "windowed": ("is scaled by a window of its own (DICOM)", "are scaled by a window of their own (DICOM)", ""),
     "frames": (
         "has several frames: the first is read",
@@ -59,22 +59,24 @@ SAID = {  # of one image, of several; and what of it is no matter of a model car
 
 
 def scaled(counts: Mapping[str, int], by: Range | Ranges | None, key: str, percentiles: bool = False) -> Scaling | None:
-    """What was done to images of more than 8 bits, ``by`` which range, and whether it is one of ``percentiles``; None
-    where there are none.
+    """How images of more than 8 bits were scaled; None if there are none. ``by`` is the range, None for each image's
+    own; ``percentiles`` says whether it was found by ``data.range=percentiles``.
     """
     if not counts["deep"]:
         return None
     own = "its own smallest and largest value"
     own = f"its own window where it has one (DICOM), else by {own}" if counts["windowed"] else own
     if percentiles and by is not None:
-        of_these = "the 0.5th and the 99.5th percentile of the pixels of the training images"
-        of_these += "" if is_one(by) else ", of each band"
-        return Scaling(counts["deep"], f"{key}.range={PERCENTILES}, which is {as_lists(by)}: {of_these}")
+        meaning = "the 0.5th and the 99.5th percentile of the pixels of the training images"
+        meaning += "" if is_one(by) else ", of each band"
+        return Scaling(counts["deep"], f"{key}.range={PERCENTILES}, which is {as_lists(by)}: {meaning}")
     return Scaling(counts["deep"], own if by is None else f"{key}.range={as_lists(by)}")
 
 
 def outside_of(by: Range | Ranges | None, key: str, percentiles: bool = False) -> str:
-    """What pixels lie outside of that are clipped. The numbers of a range by ``percentiles`` are in the line before."""
+    """The range outside of which pixels are clipped, in words. The numbers of a range by ``percentiles`` are left out,
+    because the line before has them.
+    """
     if percentiles:
         return f"{key}.range={PERCENTILES}"
     return "their own window" if by is None else f"{key}.range={as_lists(by)}"
@@ -83,18 +85,19 @@ def outside_of(by: Range | Ranges | None, key: str, percentiles: bool = False) -
 def of_table(
     traits: Traits, colours: NDArray[np.uint8], by: Range | Ranges | None, background: Background, key: str
 ) -> tuple[str, ...]:
-    """Lines on images of which a table was made, ``by`` a range and on a ``background`` that are not to be chosen, and
-    on those of one single colour (K, C)."""
+    """Lines on images of which a table was made: on their scaling, on their traits, and on images of one single colour
+    (K, C). ``by`` is the range and ``background`` the colour that they were read with, which cannot be chosen there.
+    """
     scaling, misfits = scaled(traits.counts, by, key), [traits.misfits()]
-    of_range = texts(misfitting(misfits, outside_of(by, key), bands=are_bands(colours.shape[1])))
-    range_notes = () if scaling is None else (str(scaling), *of_range)
-    counted_ones = counted(traits.counts, background, key)
-    one_colour = plain(colours, traits.counts["transparent"], background, key)
-    return (*range_notes, *public_lines((*counted_ones, *one_colour)))
+    misfit_lines = texts(misfitting(misfits, outside_of(by, key), bands=are_bands(colours.shape[1])))
+    range_lines = () if scaling is None else (str(scaling), *misfit_lines)
+    trait_notes = counted(traits.counts, background, key)
+    colour_notes = plain(colours, traits.counts["transparent"], background, key)
+    return (*range_lines, *public_lines((*trait_notes, *colour_notes)))
 
 
 def counted(counts: Mapping[str, int], background: Background, key: str) -> tuple[Note, ...]:
-    """A line on each trait of ``store.NOTICED`` that images have."""
+    """A line on each trait of ``SAID`` that images have, with how many these are."""
     return tuple(
         Note.shareable(
             plural(counts[trait], f"image {one}", f"images {several}").format(background=background),
@@ -106,10 +109,10 @@ def counted(counts: Mapping[str, int], background: Background, key: str) -> tupl
 
 
 def all_grey(images: int, key: str) -> Note:
-    """The note that all of so many images are grey, and are read with three channels."""
-    said = f"all {images} images are grey, and are read with three channels that are the same"
+    """The note that all ``images`` are grey, though they are read with three channels."""
+    text = f"all {images} images are grey, and are read with three channels that are the same"
     more = f": {key}.channels=1 reads one, a third of the memory; views that change hue or saturation do nothing"
-    return Note.shareable(said, more)
+    return Note.shareable(text, more)
 
 
 def misfitting(
@@ -120,18 +123,24 @@ def misfitting(
     bands: bool = False,
     percentiles: bool = False,
 ) -> Iterator[Note]:
-    """A line on images of which many pixels lie ``outside`` their range, one on those that take up little of it, and
-    one on those of which few pixels take up most of it, with whose they are, where there are any. A range is proposed
-    where ``key`` is the block that it can be set in. Of ``bands`` one alone may take up little. A range by
-    ``percentiles`` is meant to leave out some pixels, so that the first line is no cause for alarm, and says so.
+    """Lines on images that their range does not fit, one for each kind of ``MISFITS`` that there is: images with many
+    pixels outside of it, images that take up little of it, and images of which few pixels take up most of it.
+
+    Args:
+        splits: the misfits of each split, by kind, with whose images they are.
+        outside: the range in words, from ``outside_of``.
+        key: the block of keys in which a range can be set, for the line to propose one; None: no range is proposed.
+        bands: whether the images are read band by band, so that a single band may take up little.
+        percentiles: whether the range was found by percentiles. It is then meant to leave out some pixels, and the line
+            says so.
     """
     intended = f" (of all pixels that it is taken from, at most {2 * OUTER_SHARE:.0%})" if percentiles else ""
     for kind in MISFITS:
-        found = [split[kind] for split in splits if kind in split]
-        if not found:
+        parts = [split[kind] for split in splits if kind in split]
+        if not parts:
             continue
-        images, low, high = sum(c.images for c in found), min(c.low for c in found), max(c.high for c in found)
-        whose = sum((Counter(split.clients) for split in found), Counter[str]()).most_common()
+        images, low, high = sum(p.images for p in parts), min(p.low for p in parts), max(p.high for p in parts)
+        whose = sum((Counter(part.clients) for part in parts), Counter[str]()).most_common()
         more = f" and {len(whose) - MOST_NAMED} more" if len(whose) > MOST_NAMED else ""
         named = ", ".join(f"{name} {count}" for name, count in whose[:MOST_NAMED]) + more
         by_client = f"; by client: {named}" if whose else ""
@@ -155,7 +164,9 @@ def misfitting(
 
 
 def _spiked(images: int, within: tuple[float, float], by_client: str, key: str | None) -> Note:
-    """``within`` is the widest range of these images without their outermost pixels."""
+    """The line on images of which few pixels take up most of the range. ``within`` holds the values of all of them
+    without their outermost pixels.
+    """
     low, high = within
     most = f"{1 - 2 * OUTER_SHARE:.0%} of the pixels"
     few = "and keep at most 17 of 256 grey levels: a few pixels, such as hot ones, are far darker or brighter"
@@ -171,11 +182,13 @@ def _spiked(images: int, within: tuple[float, float], by_client: str, key: str |
 def plain(
     colours: NDArray[np.uint8], transparent: int, background: Background, key: str, names: Sequence[str] = ()
 ) -> tuple[Note, ...]:
-    """A line on images of one single colour (K, C), where there are any; and where images have transparent pixels, on
-    how many are of what those are laid on. ``names`` (K,) of the images: the first ones are shown as examples."""
+    """A line on images of one single colour (K, C), if there are any. If ``transparent`` images have transparent
+    pixels, it also says how many have the colour that those are laid on. ``names`` (K,) are the images' names, of which
+    the first are shown as examples.
+    """
     if not len(colours):
         return ()
-    said, more = plural(len(colours), "image is", "images are") + " of one single colour throughout", ""
+    text, more = plural(len(colours), "image is", "images are") + " of one single colour throughout", ""
     if names:
         others = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
         more = f" ({', '.join(printable(name, 80) for name in names[:MOST_SHOWN])}{others})"
@@ -183,4 +196,4 @@ def plain(
     if lost:
         words = " or ".join(word for word in get_args(Background) if word != background)
         more += f", {lost} of them {background}, as transparent pixels become: {key}.background={words} may show more"
-    return (Note.shareable(said, more),)
+    return (Note.shareable(text, more),)

@@ -2,13 +2,14 @@
 
 The range is the 0.5th and the 99.5th percentile of all pixels of all training images of more than 8 bits together: the
 smallest value that at least that share of the pixels does not exceed. Test images do not count, nor do images of one
-value alone, the padding of DICOM files, missing data, what is transparent, colours that the range of their bits alone
-scales (such as JPEG 2000's), and images that cannot be decoded. Pixels are counted, so the result does not depend on
-the order or on threads, and memory does not grow with the images: whole numbers from -32,768 to 65,535, as 16 bits
-hold, one by one in one pass. Other values are counted as float32 in two passes, first by their upper 16 bits, then by
-the lower 16 bits of those whose upper ones are the percentile's: exactly, too. Colours share one range. Of bands each
-has its own, counted in the same passes, which takes 2.4 MB a band; an image counts for the bands in which it has
-several values.
+value alone, the padding of DICOM files, missing data, transparent pixels, colours that the range of their bits alone
+scales (such as JPEG 2000's), and images that cannot be decoded.
+
+Pixels are counted by value, so the result does not depend on the order or on threads, and memory does not grow with the
+images. Whole numbers from -32,768 to 65,535, as 16 bits hold, are counted one by one in one pass. Other values are
+counted as float32 in two passes, exactly too: first by their upper 16 bits, then, where these are a percentile's, by
+their lower 16 bits. Colours share one range. Bands have a range each, counted in the same passes, which takes 2.4 MB a
+band; an image counts for the bands in which it has several values.
 
 Shape legend: P pixels that count of one image, C bands.
 """
@@ -42,39 +43,40 @@ _HALF = 2**16  # values of 16 bits
 def kept_range(
     listing: Callable[[], Listing], form: ImageForm, file: Path, key: str = "data", skipping: str = ""
 ) -> Range | Ranges:
-    """As ``percentile_range``; read from ``file`` where it is there, else found and, unless the run will be refused for
-    images that cannot be decoded, written there. The name of the file is that of the images and of the settings that
-    they are read by.
+    """As ``percentile_range``, but read from ``file`` if that is there, else computed and written there. It is not
+    written if the run is going to be refused for images that cannot be decoded. The file's name depends on the images
+    and on the settings that they are read with.
     """
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads(file.read_text(encoding="utf-8"))["range"]
         pairs = tuple((float(low), float(high)) for low, high in (kept if form.are_bands else [kept]))
         if len(pairs) == (form.channels if form.are_bands else 1) and all(low < high for low, high in pairs):
             return pairs if form.are_bands else pairs[0]
-    found, whole = _counted(listing(), form, key, skipping)
-    if skipping and not whole:  # a range of some images would be that of all, once these can be decoded
-        return found
+    value_range, whole = _counted(listing(), form, key, skipping)
+    if skipping and not whole:  # later, when all images can be decoded, this file would be taken for the range of all
+        return value_range
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"range": found})
+        text = json.dumps({"range": value_range})
         replace_file(file, lambda draft: draft.write_text(text, encoding="utf-8"), file.parent, shared=True)
-    return found
+    return value_range
 
 
 def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipping: str = "") -> Range | Ranges:
-    """(Low, high) percentile of the listed images' pixels, in float32; of bands (C,) of these, one of each.
+    """The (low, high) percentile of the listed images' pixels, in float32; for bands, C such pairs.
 
+    Args:
+        skipping: what to do to leave out images that cannot be decoded, for a message; empty if they are left out.
     Raises:
-        UserError: no image has more than 8 bits, all of these are of one value each or are such colours, or both
-            percentiles are the same, be it of one band.
-        Undecodable: no pixel was counted, and some images cannot be decoded; ``skipping`` is what to do to leave these
-            out, and empty where they are.
+        UserError: no image has more than 8 bits, those that have are of one value each or are colours that no other
+            range than that of their bits scales, or both percentiles of the pixels, or of one band, are the same.
+        Undecodable: no pixel was counted, and some images cannot be decoded.
     """
     return _counted(listing, form, key, skipping)[0]
 
 
 def _counted(listing: Listing, form: ImageForm, key: str, skipping: str) -> tuple[Range | Ranges, bool]:
-    """What ``percentile_range`` is, and whether all images could be decoded; raises as it does."""
+    """The result of ``percentile_range``, and whether all images could be decoded. Raises what it raises."""
     bands = [Counts() for _ in range(form.channels)] if form.are_bands else [Counts()]
     whole = _over(listing, form, bands, key, skipping)
     if not bands[0].total and bands[0].colours:
@@ -83,11 +85,15 @@ def _counted(listing: Listing, form: ImageForm, key: str, skipping: str) -> tupl
     of_bands = [f"band {number} of " for number in numbers] if form.are_bands else [""]
     allowed = f"[low, high], or {form.channels} of these" if form.are_bands else "null, or [low, high]"
     for counts, which in zip(bands, of_bands, strict=True):
-        if not counts.total:
-            some = f"{which}all {counts.blank} training images of more than 8 bits are" if counts.blank else ""
-            none = f"{some} of one value each" if some else "no training image has more than 8 bits"
-            or_so = allowed if some or not form.are_bands else "null"
-            raise UserError(f"{key}.range: found {PERCENTILES}, but {none}; allowed: {or_so}")
+        if counts.total:
+            continue
+        if counts.blank:
+            reason = f"{which}all {counts.blank} training images of more than 8 bits are of one value each"
+            raise UserError(f"{key}.range: found {PERCENTILES}, but {reason}; allowed: {allowed}")
+        raise UserError(
+            f"{key}.range: found {PERCENTILES}, but no training image has more than 8 bits; allowed: "
+            f"{'null' if form.are_bands else allowed}"
+        )
     if not all(counts.all_whole for counts in bands):
         for counts in bands:
             counts.refine()
@@ -103,7 +109,9 @@ def _counted(listing: Listing, form: ImageForm, key: str, skipping: str) -> tupl
 
 
 def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
-    """What is wrong where all that could be scaled are files of colours: how many have so many bits a channel."""
+    """The message if only colours could be scaled, and these by the range of their bits alone. ``colours`` says how
+    many files have how many bits a channel.
+    """
     most = 2 ** max(colours) - 1
     allowed = f"[0, {most}], if they use all of it, or convert them to 8 bits"
     return (
@@ -114,9 +122,8 @@ def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
 
 
 def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skipping: str) -> bool:
-    """Count every image of more than 8 bits, each of several bands by itself, and say whether all could be decoded.
-    Raises Undecodable where no values are added, some images cannot be decoded, and these are not left out
-    (``skipping`` says how).
+    """Count the pixels of every image of more than 8 bits in ``bands``, and return whether all images could be decoded.
+    Raises Undecodable if nothing was counted, some images cannot be decoded, and these are not left out.
     """
 
     def count(payload: Payload) -> bool:
@@ -149,12 +156,13 @@ def _over(listing: Listing, form: ImageForm, bands: list[Counts], key: str, skip
 
 @dataclass
 class Counts:
-    """How many pixels have which value. Threads may ``add`` at a time.
+    """How many pixels have which value. Several threads may ``add`` at the same time.
 
-    ``colours`` counts files of colours by their bits per channel, where these are more than 8, before ``refine``.
-    ``whole`` counts the pixels of images with whole numbers alone, ``upper`` those of other images by the upper 16 bits
-    of their ordered float32. After ``refine`` all images are added again; ``lower`` counts the lower 16 bits of the
-    values with the ``buckets`` of the two percentiles.
+    ``images`` is the number of images that were counted, ``blank`` the number of images of one value. ``colours``
+    counts files of colours by their bits per channel, if these are more than 8, before ``refine``. ``whole`` counts the
+    pixels of images with whole numbers alone, ``upper`` those of other images by the upper 16 bits of their ordered
+    float32. After ``refine`` all images are added again; ``buckets`` are then the upper 16 bits of the two percentiles,
+    and ``lower`` counts the values with these by their lower 16 bits.
     """
 
     images: int = 0
@@ -175,8 +183,8 @@ class Counts:
         return not self.upper.any()
 
     def add(self, values: NDArray[np.float64]) -> bool:
-        """Count an image's values, of any shape; those of an image that holds NaN or infinity not. Whether it could be
-        decoded.
+        """Count the values of an image, in any shape, unless it holds NaN or infinity. Returns whether it does not, and
+        has values at all.
         """
         flat = values.reshape(-1)
         if not len(flat) or not np.isfinite(flat).all():
@@ -188,23 +196,21 @@ class Counts:
             return True
         if self.buckets is not None:
             keys = ordered(flat)
-            found = np.stack(
-                [np.bincount(keys[keys >> 16 == of] & (_HALF - 1), minlength=_HALF) for of in self.buckets]
-            )
+            lower = [np.bincount(keys[keys >> 16 == bucket] & (_HALF - 1), minlength=_HALF) for bucket in self.buckets]
             with self._lock:
-                self.lower += found
+                self.lower += np.stack(lower)
             return True
         is_whole = WHOLE[0] <= low and high <= WHOLE[1] and bool((flat == np.rint(flat)).all())
         if is_whole:
-            found = np.bincount((flat - WHOLE[0]).astype(np.int64), minlength=len(self.whole))
+            counts = np.bincount((flat - WHOLE[0]).astype(np.int64), minlength=len(self.whole))
         else:
-            found = np.bincount(ordered(flat) >> 16, minlength=_HALF)
+            counts = np.bincount(ordered(flat) >> 16, minlength=_HALF)
         with self._lock:
             self.images += 1
             if is_whole:
-                self.whole += found
+                self.whole += counts
             else:
-                self.upper += found
+                self.upper += counts
         return True
 
     def add_colours(self, bits: int) -> None:
@@ -214,7 +220,7 @@ class Counts:
                 self.colours[bits] = self.colours.get(bits, 0) + 1
 
     def refine(self) -> None:
-        """From now on count the lower bits of values near the percentiles."""
+        """Begin the second pass, which counts the lower bits of values whose upper bits are a percentile's."""
         whole = ordered(np.arange(WHOLE[0], WHOLE[1] + 1, dtype=np.float64)) >> 16
         upper = self.upper.copy()
         np.add.at(upper, whole, self.whole)
@@ -224,29 +230,29 @@ class Counts:
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """Which smallest pixels, from 1, the percentiles are."""
+        """The ranks of the two percentiles among the pixels, in ascending order from 1."""
         low, high = (-(-share * self.total // 1000) for share in SHARES)
         return low, high
 
     @property
     def range(self) -> Range:
-        """(Low, high) percentile."""
+        """The (low, high) percentile."""
         if self.buckets is None:
             ends = np.cumsum(self.whole)
             low, high = (float(np.searchsorted(ends, rank) + WHOLE[0]) for rank in self.ranks)
             return low, high
         before = np.concatenate([[0], np.cumsum(self.upper)])
-        found = [
+        keys = [
             int(bucket << 16 | np.searchsorted(np.cumsum(counts), rank - before[bucket]))
             for bucket, counts, rank in zip(self.buckets, self.lower, self.ranks, strict=True)
         ]
-        low, high = unordered(np.array(found, np.int64)).tolist()
+        low, high = unordered(np.array(keys, np.int64)).tolist()
         return low, high
 
 
 def ordered(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Whole numbers of 32 bits in the order of the values as float32: its bits, all of them inverted for negative
-    values, and the sign alone for others.
+    """Whole numbers of 32 bits in the order of the values as float32. They are the bits of the float32, of which all
+    are inverted for negative values, and the sign alone for others.
     """
     most = np.finfo(np.float32).max
     bits = (values.clip(-most, most).astype(np.float32) + np.float32(0)).view(np.uint32).astype(np.int64)  # no -0
@@ -254,6 +260,6 @@ def ordered(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def unordered(keys: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The values of which ``ordered`` makes these whole numbers."""
+    """The values from which ``ordered`` makes the whole numbers ``keys``."""
     bits = np.where(keys >> 31, keys - 2**31, 2**32 - 1 - keys).astype(np.uint32)
     return bits.view(np.float32).astype(np.float64)

@@ -32,14 +32,15 @@ from rayfed_ssl.base.lock import locked
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
-from rayfed_ssl.data.decoding.decode import Decoded, ImageForm
+from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.decoded import Decoded
 from rayfed_ssl.data.decoding.threads import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import BadImage, Images, Listing
 from rayfed_ssl.data.source_notes import HeldOut
 
 FORMAT = 15  # 13: ``client`` and ``group``; 14: counts ``spiked`` images; 15: and ``grey`` ones
 CACHE = "RAYFED_SSL_CACHE"
-MOST_NAMED = 5  # images that cannot be decoded
+MOST_NAMED = 5  # images that cannot be decoded and are named
 NOTICED = (
     "deep",
     "frames",
@@ -51,9 +52,9 @@ NOTICED = (
     "grey",
     "filled",
     "unfilled",
-)  # what of ``Decoded`` is counted
-FIELDS = {"deep": "high_bit_depth"}  # of ``Decoded``, where store files have another word
-MISFITS = ("clipped", "narrow", "spiked")  # and of which the values are kept
+)  # the fields of ``Decoded`` that are counted
+FIELDS = {"deep": "high_bit_depth"}  # word in store files -> field of ``Decoded``, where they differ
+MISFITS = ("clipped", "narrow", "spiked")  # the fields of ``Decoded`` whose values are kept
 
 
 class BadStore(Exception):
@@ -62,8 +63,9 @@ class BadStore(Exception):
 
 @dataclass(frozen=True)
 class Misfits:
-    """Images that the range they were scaled by does not fit (``Decoded.clipped``, ``narrow`` or ``spiked``): how many,
-    their smallest and largest value, and how many are whose."""
+    """Images that the range they were scaled by does not fit (``Decoded.clipped``, ``narrow`` or ``spiked``): how many
+    there are, their smallest and largest value, and how many belong to each client.
+    """
 
     images: int
     low: float
@@ -73,8 +75,9 @@ class Misfits:
 
 @dataclass(frozen=True)
 class Traits:
-    """What is noticed of images as they are decoded: how many each of ``NOTICED`` is true of, and kind of ``MISFITS``
-    -> row -> the image's (smallest, largest) value, without the outermost pixels for ``spiked``.
+    """What is noticed of images as they are decoded. ``counts`` says how many have each trait of ``NOTICED``. ``rows``
+    maps a kind of ``MISFITS`` and an image's row to its (smallest, largest) value, for ``spiked`` without the outermost
+    pixels.
     """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NOTICED, 0))
@@ -89,15 +92,15 @@ class Traits:
                 rows[row] = values
 
     def misfits(self, listing: Listing | None = None) -> dict[str, Misfits]:
-        """By kind, with whose images they are where a ``listing`` says so."""
+        """The misfits of each kind that there is; a ``listing`` with clients says whose images they are."""
         return {kind: _misfits(rows, listing) for kind, rows in self.rows.items() if rows}
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store file holds: the images, a digest of all of them, the names of those left out, of how many each of
-    ``NOTICED`` is true, the listing's notes, the images that their range does not fit, by ``MISFITS``, and what each is
-    called (N,)."""
+    """What a store file holds: the images, a digest of all of them, the names of those left out, how many have each
+    trait of ``NOTICED``, the listing's notes, the misfits by kind, and the name of each image (N,).
+    """
 
     images: Images
     digest: str
@@ -122,11 +125,11 @@ def cached(
     skipping: str = "set data.on_bad_image=skip",
     root: Path | None = None,
 ) -> Stored:
-    """The split stored at ``path``; decoded and written there first where it is absent or damaged.
+    """The split stored at ``path``; it is decoded and written there first if the file is absent or damaged.
 
-    ``skipping`` is what to do to leave out images that cannot be decoded; images are named from ``root``.
-    Safe when several processes ask at once. Raises UserError for an image that cannot be decoded (unless ``skip_bad``)
-    and for a cache folder that cannot be written.
+    ``skipping`` is what to do to leave out images that cannot be decoded, for the message; images are named relative to
+    ``root``. Several processes may ask at the same time. Raises UserError for an image that cannot be decoded (unless
+    ``skip_bad``), and for a cache folder that cannot be written.
     """
     try:
         return read(path)
@@ -146,12 +149,12 @@ def cached(
 
 
 def read(path: Path) -> Stored:
-    """Map a store file. The pixels are a read-only view of the file; labels, clients and groups likewise.
+    """Map a store file into memory. Pixels, labels, clients and groups are read-only views of it.
 
-    The first opening in a process reads and checks the whole file (measured: 2.4 GB/s a thread); a file
-    that has not changed since is not read again.
+    A process that opens the file for the first time reads and checks all of it (measured: 2.4 GB/s a thread); a file
+    that has not changed since is not checked again.
 
-    Raises BadStore where the file is absent, cut short, of another format, or where its labels, clients, groups or any
+    Raises BadStore if the file is absent, cut short or of another format, or if its labels, clients, groups, names or a
     block of images do not match the checksums written with them.
     """
     try:
@@ -165,14 +168,14 @@ def read(path: Path) -> Stored:
             _values(batch.column(name)) if name in batch.schema.names else None for name in ("client", "group")
         )
         names = batch.column("name")
+        counts = {trait: int(count) for trait, count in head["counts"].items()}
         stored = Stored(
             Images(pixels, labels, tuple(head["class_names"]), clients, tuple(head["client_names"]), groups),
             head["digest"],
             tuple(head["skipped"]),
-            dict.fromkeys(NOTICED, 0)
-            | {trait: int(count) for trait, count in head["counts"].items()},  # of earlier files
+            dict.fromkeys(NOTICED, 0) | counts,  # files of earlier versions lack some traits
             tuple(map(_read_note, head["notes"])),
-            {kind: Misfits(**found) for kind, found in head["misfits"].items()},
+            {kind: Misfits(**fields) for kind, fields in head["misfits"].items()},
             names,
         )
         state = _state(path)
@@ -188,17 +191,17 @@ def _read_note(written: dict[str, Any]) -> Note | HeldOut:
     return Note(**written) if "text" in written else HeldOut(**written)
 
 
-_checked: dict[Path, tuple[int, ...]] = {}  # files this process found whole, as they were then
+_checked: dict[Path, tuple[int, ...]] = {}  # the files that this process found undamaged, with their ``_state`` then
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """Changes whenever a file is replaced or written to."""
+    """What a file's status tells; it changes whenever the file is replaced or written to."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _values(column: pa.Array) -> NDArray[Any]:
-    """A read-only view; ``to_numpy`` would import pandas, where it is installed."""
+    """A read-only view of a column's values; ``to_numpy`` would import pandas, if that is installed."""
     view: NDArray[Any] = np.from_dlpack(column)
     return view
 
@@ -210,25 +213,25 @@ def _pixels(column: pa.FixedSizeBinaryArray, shape: list[int]) -> NDArray[np.uin
 
 
 def _letters(names: pa.StringArray) -> NDArray[np.uint8]:
-    """The names' bytes, one after the other."""
+    """The bytes of all names, one name after the other."""
     letters = names.buffers()[2]
     return np.empty(0, np.uint8) if letters is None else np.frombuffer(letters, np.uint8)
 
 
 def _checks(pixels: NDArray[np.uint8], *columns: NDArray[Any] | None) -> list[int]:
-    """CRC-32 of the labels, the clients, the groups, the names and every block of images: against damage, five times
-    faster than BLAKE2.
+    """The CRC-32 of the labels, the clients, the groups, the names and every block of images. It finds damage, and is
+    five times as fast as BLAKE2.
     """
 
     def check(part: NDArray[Any]) -> int:
         return zlib.crc32(np.ascontiguousarray(part).data)
 
     blocks = [pixels[start : start + BLOCK] for start in range(0, len(pixels), BLOCK)]
-    whole: list[NDArray[Any]] = [column for column in columns if column is not None]
+    parts: list[NDArray[Any]] = [*(column for column in columns if column is not None), *blocks]
     if len(blocks) < 8:
-        return [check(part) for part in (*whole, *blocks)]
+        return [check(part) for part in parts]
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(check, (*whole, *blocks)))
+        return list(pool.map(check, parts))
 
 
 def _write(
@@ -237,17 +240,20 @@ def _write(
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
     try:
-        made = _decode_to(raw, listing, form, skip_bad, key, skipping)
-        digest = made.digest
-        labels = np.ascontiguousarray(listing.labels[made.kept], dtype=np.int64)
+        split = _decode_to(raw, listing, form, skip_bad, key, skipping)
+        digest = split.digest
+        labels = np.ascontiguousarray(listing.labels[split.kept], dtype=np.int64)
         clients, groups = (
-            None if of is None else np.ascontiguousarray(of[made.kept], dtype=np.int64)
-            for of in (listing.clients, listing.groups)
+            None if column is None else np.ascontiguousarray(column[split.kept], dtype=np.int64)
+            for column in (listing.clients, listing.groups)
         )
         prefix = "" if root is None else f"{root}{os.sep}"
-        names = pa.array([as_utf8(name.removeprefix(prefix)) for name in made.names], pa.string())
+        names = pa.array([as_utf8(name.removeprefix(prefix)) for name in split.names], pa.string())
         named = {"class_names": listing.class_names, "client_names": listing.client_names}
-        digested = {"class_names": listing.class_names, "group_names": listing.client_names}  # as in runs' digests
+        digested = {
+            "class_names": listing.class_names,
+            "group_names": listing.client_names,
+        }  # runs recorded such digests
         for part in (labels.data, clients.data if clients is not None else b"", json.dumps(digested).encode()):
             digest.update(part)
         if groups is not None:
@@ -256,8 +262,8 @@ def _write(
         pixels = np.memmap(raw, np.uint8, "r", shape=(len(labels), *shape)) if len(labels) else empty
         notes = [asdict(Note(line) if isinstance(line, str) else line) for line in listing.notes]
         head = {"format": FORMAT, "shape": shape, "notes": notes}
-        head |= {"skipped": made.skipped, "counts": made.traits.counts}
-        head["misfits"] = {kind: asdict(found) for kind, found in made.traits.misfits(listing).items()}
+        head |= {"skipped": split.skipped, "counts": split.traits.counts}
+        head["misfits"] = {kind: asdict(misfits) for kind, misfits in split.traits.misfits(listing).items()}
         checks = _checks(pixels, labels, clients, groups, _letters(names))
         head |= named | {"checks": checks, "digest": digest.hexdigest()}
         beside = {"label": labels, "client": clients, "group": groups, "name": names}
@@ -281,9 +287,10 @@ def _write_arrow(path: Path, pixels: NDArray[np.uint8], beside: dict[str, Any], 
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A decoded split: the rows kept (N,) and their names, the names left out, what was noticed of the images, and the
-    pixels' digest."""
+class _DecodedSplit:
+    """A decoded split: which rows were kept (N,) and the names of these, the names of the images left out, what was
+    noticed of the images, and the pixels' digest.
+    """
 
     kept: NDArray[np.bool_]
     names: list[str]
@@ -300,16 +307,18 @@ def _misfits(rows: dict[int, tuple[float, float]], listing: Listing | None) -> M
     return Misfits(len(rows), low, high, dict(names))
 
 
-def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key: str, skipping: str) -> _Made:
-    """Append the decoded images to ``raw``. Raises UserError, once all are tried, for any that cannot be decoded."""
-    made = _Made(
+def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key: str, skipping: str) -> _DecodedSplit:
+    """Write the pixels of all images to ``raw``, one image after the other. Raises UserError, once all were tried, for
+    any that cannot be decoded, unless ``skip_bad``.
+    """
+    split = _DecodedSplit(
         np.zeros(len(listing.labels), dtype=np.bool_),
         [],
         [],
         Traits(),
         hashlib.blake2b(digest_size=16),
     )
-    kept, skipped, row = made.kept, made.skipped, 0
+    kept, skipped, row = split.kept, split.skipped, 0
     first: BadImage | None = None
     with open(raw, "wb") as file:
         for names, results in decoded_blocks(listing.read(), form):
@@ -318,10 +327,10 @@ def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key
                     raise UserError(f"{key}.path: more images were read than the {len(kept)} listed")
                 if isinstance(result, Decoded):
                     kept[row] = True
-                    made.names.append(name)
-                    made.traits.add(row, result)
+                    split.names.append(name)
+                    split.traits.add(row, result)
                     file.write(result.pixels.data)
-                    made.digest.update(result.pixels.data)
+                    split.digest.update(result.pixels.data)
                 else:
                     skipped.append(printable(name))
                     first = first or result
@@ -331,32 +340,32 @@ def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key
         raise Undecodable.named(skipped, first, key, skipping)
     if row != len(kept):
         raise UserError(f"{key}.path: {row} images were read where {len(kept)} were listed; did the files just change?")
-    return made
+    return split
 
 
 class Undecodable(UserError):
-    """Images that cannot be decoded, in one line: all of them at once, for ``reason`` the first."""
+    """The images that cannot be decoded, all in one line; ``reason`` is the first one's."""
 
     names: list[str]
     reason: BadImage
 
     @classmethod
     def named(cls, names: list[str], reason: BadImage, key: str, skipping: str) -> Undecodable:
-        """The line. (A constructor of its own would not come through from another process.)"""
+        """The error with its line. (An error whose constructor takes other arguments does not survive pickling.)"""
         if len(names) == 1:
-            found, them = f"{names[0]} cannot be decoded ({reason})", "it"
+            problem, them = f"{names[0]} cannot be decoded ({reason})", "it"
         else:
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             listed = ", ".join(names[:MOST_NAMED]) + more
-            found, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
-        told = cls(f"{key}.on_bad_image: {found}; mend or remove {them}, or {skipping} to leave such images out")
-        told.names, told.reason = names, reason
-        return told.setting(reason.to_set)
+            problem, them = f"{len(names)} images cannot be decoded: {listed} (the first: {reason})", "them"
+        error = cls(f"{key}.on_bad_image: {problem}; mend or remove {them}, or {skipping} to leave such images out")
+        error.names, error.reason = names, reason
+        return error.setting(reason.to_set)
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; its file is removed at the end, and where it cannot be locked."""
+    """Hold an exclusive lock between processes; its file is removed at the end."""
     descriptor = locked(path, math.inf)
     try:
         yield

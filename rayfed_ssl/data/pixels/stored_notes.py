@@ -33,12 +33,13 @@ def pixel_notes(
     *,
     percentiles: bool,
 ) -> tuple[Line, ...]:
-    """What there is to say of the pixels of all splits together, that of each split first.
+    """Lines on the splits ``found``: first those of each split's listing, then lines on the pixels of all splits.
 
     Args:
         counts: how many images of all splits have each trait of ``store.NOTICED``.
-        scaling: what was done to images of more than 8 bits, where there are any.
-        form: as the images were decoded, its ``range`` included, which may be of ``percentiles``.
+        scaling: how images of more than 8 bits were scaled; None if there are none.
+        form: the form that images were decoded to, with the range that was used.
+        percentiles: whether that range was found by ``data.range=percentiles``.
     """
     notes: list[Line] = [line for stored in found.values() for line in stored.notes]
     if scaling is not None:
@@ -50,7 +51,7 @@ def pixel_notes(
 
 
 def plain_notes(found: Mapping[str, Stored], transparent: int, background: Background, key: str) -> tuple[Note, ...]:
-    """A line on images of one single colour, with the names of some, where there are any."""
+    """A line on images of one single colour, with the names of some, if there are any."""
     rows, colours = of_one_colour(*(stored.images.pixels for stored in found.values()))
     names = pa.chunked_array([stored.names for stored in found.values()], pa.string())
     return plain(colours, transparent, background, key, names.take(rows).to_pylist())
@@ -59,13 +60,13 @@ def plain_notes(found: Mapping[str, Stored], transparent: int, background: Backg
 def near_copy_notes(
     found: Mapping[str, Stored], copies: NDArray[np.int64], digest: str, file: Path, group: str
 ) -> tuple[Note, ...]:
-    """A line on test images that almost equal a training image, where there are many.
+    """A line on test images that almost equal a training image, if there are many.
 
     Args:
         found: both splits.
-        copies: (K, 2) as of ``copies.copies``, which are not counted again.
-        digest: of both splits.
-        file: where what was found is kept.
+        copies: (K, 2) the exact copies, as ``copies.copies`` returns them; they are not counted again.
+        digest: the digest of both splits.
+        file: where the result of the search is kept.
         group: the key that keeps images together.
     """
     train, test = found["train"], found["test"]

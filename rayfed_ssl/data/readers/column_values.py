@@ -19,15 +19,16 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import MOST_CLASSES
 from rayfed_ssl.data.readers.walking import FROM_TABLE
 
-MOST_LIKELY, SMALL = 20, 1000  # of a column that looks like labels: its different values, and what bounds integers
+MOST_LIKELY = 20  # different values of a column that looks like labels
+SMALL = 1000  # integers in a column that looks like labels are below
 Values = list[str | int | None]
 BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 NUMBERS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating)
 
 
 class Unnamed(UserError):
-    """A column or an array that a key of ``data.columns`` has to name, or to leave unread: what is wrong without that
-    remedy, the remedy without the key, and the key's value.
+    """The error that a key of ``data.columns`` has to name a column or an array, or to leave it unread. ``problem`` is
+    the line without the remedy, ``remedy`` the remedy without the key, ``columns`` the values of keys to set.
     """
 
     problem: str
@@ -36,17 +37,18 @@ class Unnamed(UserError):
 
     @classmethod
     def of(cls, problem: str, remedy: str, by_key: str, columns: dict[str, str | bool]) -> Unnamed:
-        """The line with what to set, ``by_key``. (A constructor of its own would not come through from another
-        process.)"""
-        told = cls(f"{problem}{by_key}")
-        told.problem, told.remedy, told.columns = problem, remedy, columns
-        return told
+        """The error with its line, which ends in what to set, ``by_key``. (An error whose constructor takes other
+        arguments does not survive pickling.)
+        """
+        error = cls(f"{problem}{by_key}")
+        error.problem, error.remedy, error.columns = problem, remedy, columns
+        return error
 
 
 @dataclass(frozen=True)
 class Empty:
-    """How many cells say nothing: those of ``blank`` text, as a table left by people has them, and all of them, those
-    that are null, or a label of -1, among them.
+    """How many cells say nothing: those of ``blank`` text, as in tables that people fill in, and ``all``, which also
+    counts cells that are null, or a label of -1.
     """
 
     blank: int = 0
@@ -57,22 +59,23 @@ class Empty:
 
 
 def no_images(kind: pa.DataType) -> str:
-    """What is wrong with a column of images of this type, and how to go on; "" where it holds encoded bytes."""
+    """What is wrong with a column of images of this type, and what to do instead; "" if it can hold encoded bytes."""
     fields = [(field.name, field.type) for field in kind] if pa.types.is_struct(kind) else [("bytes", kind)]
     encoded = [_value_type(inner) for name, inner in fields if name == "bytes"]
     if len(encoded) == 1 and any(is_kind(encoded[0]) for is_kind in BINARY):
         return ""
-    wanted = f"of type {printable(kind)}; an image is encoded bytes, alone or in a struct of bytes and path"
+    problem = f"of type {printable(kind)}; an image is encoded bytes, alone or in a struct of bytes and path"
     if any(hasattr(inner, "value_type") for inner in encoded):
-        return f"{wanted}; write arrays of pixels as PNG"
+        return f"{problem}; write arrays of pixels as PNG"
     if any(is_text(_value_type(inner)) for _, inner in fields):
-        return f"{wanted}; where this names files: {FROM_TABLE}"
-    return wanted
+        return f"{problem}; where this names files: {FROM_TABLE}"
+    return problem
 
 
 def count_likely_labels(parts: Iterable[pa.Array]) -> int:
-    """How many different values a column has, if it looks like labels: 2 to ``MOST_LIKELY``, each twice on average, of
-    text or of small integers; else 0, as of one that cannot be read: nobody asked for it. Reads no more than it needs.
+    """How many different values a column has, if it looks like labels; else 0. Labels are text or small integers, of 2
+    to ``MOST_LIKELY`` different values that occur twice or more on average. A column that cannot be read counts as 0,
+    because it is only looked at for a hint. No more parts are read than needed.
     """
     found, rows = set[str | int](), 0
     try:
@@ -91,19 +94,21 @@ def count_likely_labels(parts: Iterable[pa.Array]) -> int:
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values, also if the column is dictionary-encoded."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def encoded_images(file: pq.FileMetaData, image: str, called: str, key: str) -> Callable[[pa.Array], pa.Array]:
-    """What gives the bytes of parts of a file's column of images: binary, or a struct of ``bytes`` and ``path``. It
-    raises UserError where no row of the column, ``called`` so, has bytes, and a part names files.
+    """A function from a part of a file's column of images, binary or a struct of ``bytes`` and ``path``, to its encoded
+    bytes. It raises UserError if no row of the column has bytes and the part names files; the message calls the column
+    ``called``.
     """
     hollow = _has_no_bytes(file, image)
 
     def encoded(column: pa.Array) -> pa.Array:
         if not pa.types.is_struct(column.type):
             if pa.types.is_binary_view(column.type):
-                return column.cast(pa.large_binary())  # of views pyarrow takes no rows
+                return column.cast(pa.large_binary())  # pyarrow cannot take rows of views
             return column
         named = hollow and "path" in [field.name for field in column.type]
         if named and len(paths := column.field("path")) and paths.null_count == 0:
@@ -117,17 +122,17 @@ def encoded_images(file: pq.FileMetaData, image: str, called: str, key: str) -> 
 
 
 def _has_no_bytes(file: pq.FileMetaData, image: str) -> bool:
-    """Whether the ``bytes`` of a struct are null in every row, as the file's own statistics say."""
+    """Whether the field ``bytes`` of the column ``image`` is null in every row, by the file's own statistics."""
     groups = [file.row_group(number) for number in range(file.num_row_groups)]
     leaves = [group.column(number) for group in groups for number in range(group.num_columns)]
-    known = [leaf.statistics for leaf in leaves if leaf.path_in_schema == f"{image}.bytes"]
-    if not known or not all(each is not None and each.has_null_count for each in known):
+    statistics = [leaf.statistics for leaf in leaves if leaf.path_in_schema == f"{image}.bytes"]
+    if not statistics or not all(entry is not None and entry.has_null_count for entry in statistics):
         return False
-    return bool(sum(each.null_count for each in known) == file.num_rows)
+    return bool(sum(entry.null_count for entry in statistics) == file.num_rows)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column's values themselves where it is dictionary-encoded."""
+    """The column, with its values themselves if it is dictionary-encoded."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
@@ -137,24 +142,24 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def of_text_or_numbers(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text or numbers, booleans among them, also as a dictionary's indices."""
+    """Whether a column of this type holds text, numbers or booleans, dictionary-encoded or not."""
     kind = _value_type(kind)
     return is_text(kind) or any(is_kind(kind) for is_kind in NUMBERS)
 
 
 def text_values(column: pa.ChunkedArray) -> tuple[pa.Array, Empty]:
-    """(text in normal form C, null where it is empty or blank; the cells that say nothing): an empty cell of a table is
-    no class and no client.
+    """The text of a column's cells in normal form C, null for an empty or blank cell, which is no class and no client;
+    and how many cells say nothing.
     """
     text = pc.utf8_normalize(column.cast(pa.string()).combine_chunks(), form="NFC")
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), False)
-    found = pc.if_else(blank, pa.scalar(None, pa.string()), text)
-    return found, Empty(int(pc.sum(blank).as_py() or 0), found.null_count)
+    values = pc.if_else(blank, pa.scalar(None, pa.string()), text)
+    return values, Empty(int(pc.sum(blank).as_py() or 0), values.null_count)
 
 
 def whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floats as integers where all of them are whole, NaN as null: pandas writes integers with gaps so. Other columns,
-    and floats that are not whole, as they are.
+    """A column of floats as integers, with null for NaN, if all of them are whole: pandas writes integers with gaps in
+    this way. Any other column is returned as it is.
     """
     if not pa.types.is_floating(column.type):
         return column
@@ -165,8 +170,9 @@ def whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def label_values(column: pa.ChunkedArray, called: str, key: str) -> tuple[pa.Array, Empty]:
-    """(labels, the cells without one): int64, -1 where unknown, or text, null where unknown. ``called`` names it, as
-    "column label of x.parquet". Raises UserError for what are no labels.
+    """The labels of a column, and how many cells have none. Labels are int64, -1 if unknown, or text, null if unknown.
+    Raises UserError for values that are no labels; the message calls the column ``called``, such as "column label of
+    x.parquet".
     """
     if is_text(column.type):
         return text_values(column)
@@ -175,7 +181,9 @@ def label_values(column: pa.ChunkedArray, called: str, key: str) -> tuple[pa.Arr
 
 
 def _whole_labels(column: pa.ChunkedArray, called: str, key: str) -> NDArray[np.int64]:
-    """Labels as int64, -1 where they are null; false and true are 0 and 1. Raises UserError."""
+    """The labels as int64, -1 if null; false and true are 0 and 1. Raises UserError unless they are whole numbers in
+    the range of labels.
+    """
     column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else whole_numbers(column)
     if not pa.types.is_integer(column.type):
         raise no_labels(called, f"type {printable(column.type)}", key)
@@ -189,7 +197,7 @@ def _whole_labels(column: pa.ChunkedArray, called: str, key: str) -> NDArray[np.
 
 
 def no_labels(called: str, found: str, key: str, advice: str = "") -> UserError:
-    """What to say of labels that are not measured; ``advice`` stands before what to do with others."""
+    """The error of values that are no labels. ``found`` says what they are; ``advice`` precedes what to do instead."""
     noun = called.partition(" ")[0]
     problem = (
         f"{key}.path: {called} is of {found}; labels are integers from 0, or text (several labels per image and "
@@ -200,13 +208,13 @@ def no_labels(called: str, found: str, key: str, advice: str = "") -> UserError:
 
 
 def label_texts(found: Sequence[pa.Array]) -> tuple[str, ...]:
-    """The different labels that are text, sorted; none where labels are integers."""
+    """The different labels that are text, sorted; none if labels are integers."""
     return tuple(sorted({text for labels in found for text in pc.unique(labels).to_pylist() if isinstance(text, str)}))
 
 
 def numbered(labels: pa.Array, texts: Sequence[str], key: str, place: str = "Parquet file") -> NDArray[np.int64]:
-    """(n,) the position of each label among the texts; numbers stay. Raises UserError for both at once, each in a
-    ``place`` of its own.
+    """The number (n,) of each label: its position among ``texts``, or the label itself if it is a number. Raises
+    UserError for numbers if there are ``texts``, which another ``place``, such as a file, must have.
     """
     if pa.types.is_string(labels.type):
         labels = pc.fill_null(pc.index_in(labels, pa.array(texts, pa.string())), -1)
@@ -219,7 +227,9 @@ def numbered(labels: pa.Array, texts: Sequence[str], key: str, place: str = "Par
 
 
 def whose_values(column: pa.ChunkedArray, what: str, called: str, key: str) -> tuple[Values, Empty]:
-    """(the values of a client or a group column, ``what``, the cells without one). Raises UserError."""
+    """The values of a column of clients or groups, which ``what`` says, and how many cells have none. Raises UserError
+    unless they are text or integers.
+    """
     if is_text(column.type):
         text, empty = text_values(column)
         return text.to_pylist(), empty
@@ -232,23 +242,25 @@ def whose_values(column: pa.ChunkedArray, what: str, called: str, key: str) -> t
 
 
 def gaps(splits: Sequence[NDArray[np.int64]], counted: str = "") -> tuple[Note, ...]:
-    """A line where the splits' labels without names leave out numbers below the largest, which are classes as well;
-    ``counted`` ends what it says of images that a limit may leave out.
+    """A line if the splits' labels, which have no names, leave out numbers below the largest, because these count as
+    classes, too. ``counted`` is added where the line counts images that a limit may leave out.
     """
-    found = np.unique(np.concatenate([np.empty(0, np.int64), *(np.unique(labels) for labels in splits)]))
-    found = found[found >= 0]
-    if not len(found) or len(found) == (classes := int(found[-1]) + 1):
+    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *(np.unique(labels) for labels in splits)]))
+    numbers = numbers[numbers >= 0]
+    if not len(numbers) or len(numbers) == (classes := int(numbers[-1]) + 1):
         return ()
-    shown = ", ".join(map(str, found[:3])) + (", .." if len(found) > 3 else "")
+    shown = ", ".join(map(str, numbers[:3])) + (", .." if len(numbers) > 3 else "")
     more = (
-        f" ({shown}){counted}: they count as {classes} classes, {classes - len(found)} of them without images; written "
-        f"as text, they are {len(found)}"
+        f" ({shown}){counted}: they count as {classes} classes, {classes - len(numbers)} of them without images; "
+        f"written as text, they are {len(numbers)}"
     )
-    return (Note.shareable(f"labels are {len(found)} of the numbers 0 to {classes - 1}", more),)
+    return (Note.shareable(f"labels are {len(numbers)} of the numbers 0 to {classes - 1}", more),)
 
 
 def names_in(metadata: dict[bytes, bytes], label: str) -> list[str | int] | None:
-    """The list of class names in a schema's metadata, or None. Raises ValueError, TypeError or AttributeError."""
+    """The list of class names in a schema's metadata, or None. Raises ValueError, TypeError or AttributeError if it is
+    no such list.
+    """
     names: Any = json.loads(metadata.get(b"class_names", b"null"))
     if names is None:
         features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})

@@ -21,11 +21,11 @@ from rayfed_ssl.data.readers.ownership import bare, is_group, ungrouped
 from rayfed_ssl.data.readers.split_rows import NAMED
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
-OF_IMAGES = {  # columns that say nothing but what an image is, as ``bare`` writes them
+OF_IMAGES = {  # columns that describe the image itself, as ``bare`` writes them: notes leave them out
     *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
     *("width", "height", "size", "split"),
 }
-MOST_UNREAD = 10  # columns that are named
+MOST_UNREAD = 10  # columns that a note names
 
 
 class Columns(Block):
@@ -68,8 +68,9 @@ class Columns(Block):
 def column_named(
     schema: pa.Schema, wanted: str | Literal[False] | None, usual: tuple[str, ...], what: str, file: Path, key: str
 ) -> str:
-    """The column ``wanted``, or the first of the usual names; "" where none of these is there, and for false. Raises
-    UserError."""
+    """The column ``wanted``, or else the first of the ``usual`` names that is there; "" if none is, and for false.
+    Raises UserError if ``wanted`` is not there, or if two columns have the name.
+    """
     if wanted is False:
         return ""
     has = printable(", ".join(schema.names)) or "none"
@@ -93,11 +94,13 @@ def unread_columns(
     labels: Sequence[str],
     values: Callable[[str], Iterable[pa.Array]],
 ) -> list[Note | str]:
-    """Lines on columns that are not read: one that seems to be a group, and those that may be what a key without a
-    value names; where no labels are read, also which of them look like labels.
+    """Lines on columns that are not read: a column that seems to be a group, one that seems to say which images train,
+    and the others, with the keys that could name them. If no labels are read, also which columns look like labels.
 
     Args:
-        images, labels: the columns that are taken for these where no key names one, the first that is there.
+        names: the columns of the file or table.
+        single: whether there is one file or table, without a test split.
+        images, labels: the columns that are taken for these if no key names one; the first that is there.
         values: the values of a column, in parts.
     """
     others = [name for name in names if name != columns.image]
@@ -116,26 +119,30 @@ def unread_columns(
     if single and columns.split is None:
         unsplit = split_column.advice([name for name in names if name not in read], values, f"{key}.columns.split")
         read.update(unsplit)
-    left = [
+    unread = [
         name
         for name in names
         if name not in read and bare(name) not in OF_IMAGES and not name.startswith("__index_level_")
     ]
-    shown = [printable(name, 40) for name in left]
+    unread_names = [printable(name, 40) for name in unread]
     notes: list[Note | str] = [*unsplit.values(), *([] if group is None else [group])]
-    if shown and asked:
-        more = f" and {len(shown) - MOST_UNREAD} more" if len(shown) > MOST_UNREAD else ""
-        are = f"column {shown[0]} is" if len(shown) == 1 else f"columns {', '.join(shown[:MOST_UNREAD])}{more} are"
-        say = "says which is" if len(asked) == 1 else "say which are"
+    if unread_names and asked:
+        more = f" and {len(unread_names) - MOST_UNREAD} more" if len(unread_names) > MOST_UNREAD else ""
+        subject = (
+            f"column {unread_names[0]} is"
+            if len(unread_names) == 1
+            else f"columns {', '.join(unread_names[:MOST_UNREAD])}{more} are"
+        )
+        verb = "says which is" if len(asked) == 1 else "say which are"
         unlabelled = columns.label is None and not any(name in names for name in labels)
-        likely = _likely_labels(left, values, key) if unlabelled else ""
-        notes.append(f"{are} not read; {key}.columns.{', .'.join(asked)} {say}{likely}")
+        likely = _likely_labels(unread, values, key) if unlabelled else ""
+        notes.append(f"{subject} not read; {key}.columns.{', .'.join(asked)} {verb}{likely}")
     return notes
 
 
 def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]], key: str) -> str:
-    """Which of these columns look like a class each, or which of the first of them like labels, and the key that reads
-    them; "" where none does.
+    """The end of a line that says which of these columns look like a class each, or which of the first of them look
+    like labels, and the key that reads them; "" if none does.
     """
     classes = one_hot.likely_classes(names, values, key)
     counts = {name: count for name in names[:MOST_UNREAD] if (count := count_likely_labels(values(name)))}
@@ -143,6 +150,6 @@ def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Arr
         return f"; {classes.advice}"
     if not counts:
         return ""
-    told = [f"{printable(name, 40)} ({count} values)" for name, count in list(counts.items())[:3]]
-    asked = quote(f"{key}.columns.label={printable(next(iter(counts)))}")
-    return f"; {' or '.join(told)} may be the labels: {asked}"
+    likely = [f"{printable(name, 40)} ({count} values)" for name, count in list(counts.items())[:3]]
+    by_key = quote(f"{key}.columns.label={printable(next(iter(counts)))}")
+    return f"; {' or '.join(likely)} may be the labels: {by_key}"

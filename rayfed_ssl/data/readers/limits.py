@@ -1,4 +1,4 @@
-"""Notes on ``data.limit``: which classes it leaves out (the first rows of a sorted file are of few classes)."""
+"""Notes on ``data.limit``: how many classes it leaves out. The first rows of a file sorted by class show only a few."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ KEYS = {"train": ("limit", "training"), "test": ("test_limit", "test")}  # split
 def unseen_classes(
     split: str, labels: NDArray[np.int64], taken: NDArray[np.int64], advice: str = ""
 ) -> tuple[Note, ...]:
-    """A line where images are left out and no image of some class is taken; none where each class has one.
+    """A line if no image of some class is taken; none if every class has one.
 
     Args:
         split: "train" or "test".
-        labels: of all N images of the split, negative where unknown.
-        taken: the row numbers of those that the limit leaves.
+        labels: the labels of all N images of the split, negative if unknown.
+        taken: the row numbers of the images that the limit leaves.
         advice: ends the line.
     """
-    known, left = (np.unique(some[some >= 0]) for some in (labels, labels[taken]))
+    known, left = (np.unique(values[values >= 0]) for values in (labels, labels[taken]))
     if len(left) == len(known):
         return ()
     key, images = KEYS[split]
-    found = f"{len(taken)} of {len(labels)} {images} images are taken, which show {len(left)} of {len(known)} classes"
-    return (Note.shareable(f"{key}: {found}", advice),)
+    text = f"{len(taken)} of {len(labels)} {images} images are taken, which show {len(left)} of {len(known)} classes"
+    return (Note.shareable(f"{key}: {text}", advice),)
 
 
 def of_all(limits: Mapping[str, int | None], train: Sized, test: Sized) -> str:
-    """Ends a line that counts all images of the two splits, where a limit takes fewer of one."""
+    """The end of a line that counts all images of the two splits, if a limit takes fewer of one; else ""."""
     cut = []
     for split, images in (("train", train), ("test", test)):
         limit = limits[split]
@@ -44,7 +44,7 @@ def of_all(limits: Mapping[str, int | None], train: Sized, test: Sized) -> str:
 def first_rows(
     columns: Mapping[str, NDArray[np.int64] | None], limits: Mapping[str, int | None]
 ) -> dict[str, NDArray[np.int64] | None]:
-    """The rows of each split that the limits leave, where they are the first."""
+    """The columns of each split with the first rows alone, as many as the limits leave."""
     return {split: None if rows is None else rows[: limits[split]] for split, rows in columns.items()}
 
 

@@ -12,11 +12,13 @@ from rayfed_ssl.data.images import MOST_CLASSES, Listing, Source
 
 
 def sound(listing: Listing, key: str) -> Listing:
-    """A listing whose labels and clients fit its names, from any source. Raises UserError."""
+    """The listing of any source, with its names in normal form C. Raises UserError if its labels or clients do not fit
+    its names.
+    """
     lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
     if lowest < -1 or largest >= MOST_CLASSES:
-        found = lowest if lowest < -1 else largest
-        raise UserError(f"{key}.path: found the label {found}; allowed: 0 to {MOST_CLASSES - 1}, -1 where unknown")
+        label = lowest if lowest < -1 else largest
+        raise UserError(f"{key}.path: found the label {label}; allowed: 0 to {MOST_CLASSES - 1}, -1 where unknown")
     if largest >= len(listing.class_names):
         raise UserError(f"{key}.path: found the label {largest}; there are {len(listing.class_names)} class names")
     if listing.clients is not None and int(listing.clients.max(initial=-1)) >= len(listing.client_names):
@@ -26,7 +28,7 @@ def sound(listing: Listing, key: str) -> Listing:
 
 
 def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
-    """Names of classes or clients in normal form C. Raises UserError for two that become one."""
+    """The names of classes or clients in normal form C. Raises UserError if two names become the same."""
     first: dict[str, str] = {}
     for name in names:
         if first.setdefault(composed(name), name) != name:
@@ -38,28 +40,27 @@ def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
 
 
 def in_order(names: Sequence[str], source: Source) -> list[str]:
-    """Names of images as the source's files and their rows follow one another, whichever split they are of."""
+    """The names of images in the order of the source's files and of their rows, whichever split they belong to."""
     places = {printable(path): place for place, path in enumerate(source.files)}
 
     def place(name: str) -> tuple[int, int]:
         file, _, row = name.rpartition(" row ")
         if name in places or not row.isdecimal():
             return places.get(name, len(places)), 0
-        return places.setdefault(file, len(places)), int(row)  # of one file, an array after the other
+        return places.setdefault(file, len(places)), int(row)  # ``file`` may be an array in a file
 
     return sorted(names, key=place)
 
 
 def refuse_empty(counts: Mapping[str, tuple[int, int]], labelled: bool, path: Path | None, key: str) -> None:
-    """Raise UserError where a split holds no image; test images are not needed where none of the training images is
-    ``labelled``.
+    """Raise UserError if a split holds no image. Test images are only needed if training images are ``labelled``.
 
     Args:
-        counts: split -> (images, those that cannot be decoded and were left out).
+        counts: split -> (number of images, number of images that cannot be decoded and were left out).
     """
     for split, (images, skipped) in counts.items():
         if not images and (split == "train" or labelled):
             where = "" if path is None else f" in {printable(path)}"
             which = "training" if split == "train" else split
-            broken_ones = f" ({skipped} cannot be decoded)" if skipped else ""
-            raise UserError(f"{key}.path: no {which} images{where}{broken_ones}")
+            broken = f" ({skipped} cannot be decoded)" if skipped else ""
+            raise UserError(f"{key}.path: no {which} images{where}{broken}")

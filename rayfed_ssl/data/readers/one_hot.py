@@ -1,7 +1,7 @@
-"""Columns that are a class each, such as ``MEL,NV,BCC`` of ISIC's tables: an image's label is the column that has a 1.
+"""Columns that are a class each, such as ``MEL,NV,BCC`` in ISIC's tables: an image's label is the column that has a 1.
 
-An image with several 1 has several labels; their names with ``BETWEEN`` between them are a class of its own, like
-labels that are joined in one cell.
+An image with a 1 in several columns has several labels; their names, joined by ``BETWEEN``, are a class of its own,
+like labels that are joined in one cell.
 
 Shape legend: n images, C columns.
 """
@@ -25,50 +25,50 @@ from rayfed_ssl.data.readers.column_values import is_text, of_text_or_numbers, w
 
 BETWEEN = "|"
 WORDS = {"false": 0, "true": 1}  # in any case
-MOST_WRITTEN = 30  # columns, in the value of a key
-MOST_NAMED = 5
-PLAIN = re.compile(r"[A-Za-z][\w./()-]*( [\w./()-]+)*")  # a column's name that YAML reads as text, but for YAMLS
+MOST_WRITTEN = 30  # columns that advice writes out in the value of a key
+MOST_NAMED = 5  # columns that a note names
+PLAIN = re.compile(r"[A-Za-z][\w./()-]*( [\w./()-]+)*")  # a name that YAML reads as text, unless it is one of YAMLS
 YAMLS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
 def labels_of(columns: Mapping[str, pa.ChunkedArray], file: str, key: str) -> pa.Array:
-    """(n,) the label of each image, text: the columns with a 1, in their order; null where none has one, or one has a
-    -1, which says that the class is not known.
+    """The label (n,) of each image as text: the names of the columns with a 1, in their order. It is null if no column
+    has a 1, or if one has a -1, which means that the class is not known.
 
     Args:
         columns: the columns of ``file`` by name: 1 or true for images of the class, 0, false or null for others.
     Raises:
-        UserError: a column that holds anything else.
+        UserError: a column holds anything else.
     """
     ones = []
     for name, column in columns.items():
-        found = _ones(column)
-        if isinstance(found, str):
+        values = _ones(column)
+        if isinstance(values, str):
             raise UserError(
-                f"{key}.columns.label: column {printable(name)} of {file} holds {printable(found, 40)}; allowed in "
+                f"{key}.columns.label: column {printable(name)} of {file} holds {printable(values, 40)}; allowed in "
                 "columns that are a class each: 1 for its images, 0 or nothing for others, -1 where that is unknown"
             )
-        ones.append(found)
+        ones.append(values)
     rows, which = np.unique(np.stack(ones, axis=1), axis=0, return_inverse=True)
     names = [_joined(row, [composed(name) for name in columns]) for row in rows]
     return pa.array(names, pa.string()).take(pa.array(which.reshape(-1)))
 
 
 def count_several(labels: Iterable[pa.Array], columns: Sequence[str]) -> int:
-    """How many labels, as of ``labels_of``, are several of the columns."""
-    one = pa.array([composed(name) for name in columns], pa.string())
-    return sum(len(mine) - mine.null_count - int(pc.sum(pc.is_in(mine, one)).as_py() or 0) for mine in labels)
+    """How many of the labels, which ``labels_of`` returned, are several of the columns."""
+    single = pa.array([composed(name) for name in columns], pa.string())
+    return sum(len(part) - part.null_count - int(pc.sum(pc.is_in(part, single)).as_py() or 0) for part in labels)
 
 
 def _joined(row: NDArray[np.int8], names: Sequence[str]) -> str | None:
-    """The label of a row (C,) of 1, 0 and -1; None where it has none."""
+    """The label of a row (C,) of 1, 0 and -1; None if it has no 1, or a -1."""
     if (row < 0).any():
         return None
     return BETWEEN.join(name for name, value in zip(names, row, strict=True) if value) or None
 
 
 def _ones(column: pa.ChunkedArray) -> NDArray[np.int8] | str:
-    """(n,) 1, 0 and -1; or the first value that is none of them."""
+    """The values (n,) of a column, all 1, 0 or -1; or, as text, the first value that is none of these."""
     if is_text(column.type):
         words = [None if text is None else text.strip().lower() or None for text in column.to_pylist()]
         if odd := next((word for word in words if word is not None and word not in WORDS), None):
@@ -90,8 +90,8 @@ def _ones(column: pa.ChunkedArray) -> NDArray[np.int8] | str:
 
 @dataclass(frozen=True)
 class LikelyClasses:
-    """Columns side by side that look like a class each, a line on them with the key that reads them, and whether hardly
-    anything else can be meant: they are three or more.
+    """Columns side by side that look like a class each; a line on them, ``advice``, with the key that reads them; and
+    whether they can hardly be anything else, ``certain``: they are three or more.
     """
 
     names: list[str]
@@ -123,12 +123,12 @@ def _advised(names: Sequence[str], key: str) -> str:
 
 
 def _in_yaml(name: str) -> str:
-    """A column's name as an entry of a list."""
+    """A column's name as YAML writes it in a list."""
     return name if PLAIN.fullmatch(name) and name.lower() not in YAMLS else json.dumps(name, ensure_ascii=False)
 
 
 def _runs(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]]) -> Iterable[dict[str, NDArray[np.int64]]]:
-    """The columns (n,) of 0 and 1 alone, together where they stand side by side, of two or more."""
+    """The runs of two or more columns side by side that hold 0 and 1 alone: column -> its values (n,)."""
     run: dict[str, NDArray[np.int64]] = {}
     for name in [*names, None]:
         column = None if name is None else _of_zeros_and_ones(values(name))
@@ -141,10 +141,10 @@ def _runs(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]]) -> 
 
 
 def _of_zeros_and_ones(parts: Iterable[pa.Array]) -> NDArray[np.int64] | None:
-    """(n,) the values of a column of 0 and 1 alone, with or without nulls; None of any other, and of one of nulls
-    alone. Reads no more parts than it needs.
+    """The values (n,) of a column that holds 0 and 1 alone, with or without nulls; None for any other column, and for
+    one of nulls alone. Reads no more parts than needed.
     """
-    found, known = list[NDArray[np.int64]](), 0
+    values, known = list[NDArray[np.int64]](), 0
     try:
         for part in parts:
             if not of_text_or_numbers(part.type):
@@ -152,8 +152,8 @@ def _of_zeros_and_ones(parts: Iterable[pa.Array]) -> NDArray[np.int64] | None:
             ones = _ones(pa.chunked_array([part]))
             if isinstance(ones, str) or (ones < 0).any():
                 return None
-            found.append(ones.astype(np.int64))
+            values.append(ones.astype(np.int64))
             known += len(part) - part.null_count
     except (UnicodeDecodeError, pa.ArrowException, OSError):
-        return None  # nobody asked for it
-    return np.concatenate(found) if known else None
+        return None  # it is only looked at for a hint
+    return np.concatenate(values) if known else None

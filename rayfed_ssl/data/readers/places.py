@@ -1,4 +1,4 @@
-"""Where a source's images lie: a folder or a file that is there."""
+"""Checks that the folder or the file of a source's images is there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from rayfed_ssl.base.text import printable
 
 
 def existing_place(path: Path | None, name: str, key: str) -> Path:
-    """``path`` of the source of this name, a folder or a regular file. Raises UserError."""
+    """The path of the source called ``name``, with ``~`` expanded. Raises UserError unless it is a folder or a regular
+    file that is there.
+    """
     if path is None:
         raise UserError(f"{key}.path: not set; {key}.name={name} needs a file or folder of images")
     path = path.expanduser()

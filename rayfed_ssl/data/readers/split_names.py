@@ -14,13 +14,13 @@ NAMES = {  # split -> its folder's names, in any case; test images are those of 
     "test": ("test", "testing"),
     "val": ("val", "valid", "validation"),
 }
-TEST_NAMES = ("test", "validation", "val")  # of files: the first that is there has the test images
-AFTER = "-_. 0123456789"  # may follow a split's name in a file's, as on the Hugging Face Hub
-AMBIGUOUS = {"valid"}  # may be a class beside "invalid": a split only where there are training images
+TEST_NAMES = ("test", "validation", "val")  # names of files: the first that is there has the test images
+AFTER = "-_. 0123456789"  # may follow the split's name in that of a file, as on the Hugging Face Hub
+AMBIGUOUS = {"valid"}  # may be a class beside "invalid", so it is a split only if there is a training split
 
 
 def split_folders(path: Path, key: str) -> dict[str, Path]:
-    """The folders in ``path`` that are its splits. Raises UserError where two folders are the same split."""
+    """Split -> its folder in ``path``. Raises UserError if two folders have names of the same split."""
     found: dict[str, Path] = {}
     names = sorted(os.listdir(path)) if os.access(path, os.R_OK) else []
     for name, split in ((name, split_named(name)) for name in names):
@@ -37,17 +37,19 @@ def split_folders(path: Path, key: str) -> dict[str, Path]:
 
 
 def to_test_on(split: str, images: str, key: str) -> str:
-    """By which key runs test on a split that is not used; "" of public images, of which those that train are read."""
+    """The end of a line that says by which key runs test on a split that is not used; "" for public images, none of
+    which are tested on.
+    """
     return f"; {key}.test_split={printable(split)} tests on {images}" if key == "data" else ""
 
 
 def split_named(name: str) -> str | None:
-    """train, test or val where a folder of this name is that split; None where it is none."""
+    """The split, train, test or val, of a folder of this name; None if it is no split's."""
     return next((split for split, names in NAMES.items() if name.lower() in names), None)
 
 
 def spellings(split: str) -> tuple[str, ...]:
-    """What may stand for the name of a split in those of its files: of "val" also "valid" and "validation"."""
+    """What the names of a split's files may begin with: for "val" also "valid" and "validation"."""
     for names in NAMES.values():
         if split in names:
             return tuple(name for name in names if name.startswith(split))
@@ -55,26 +57,26 @@ def spellings(split: str) -> tuple[str, ...]:
 
 
 def is_file_of(name: str, split: str) -> bool:
-    """Whether a file of this name is of the split: ``train.parquet``, ``train-00000-of-00001.parquet`` and
-    ``training_a.parquet`` are of "train", ``trainees.parquet`` is not.
+    """Whether a file of this name belongs to the split: ``train.parquet``, ``train-00000-of-00001.parquet`` and
+    ``training_a.parquet`` belong to "train", ``trainees.parquet`` does not.
     """
     starts = spellings(split)
     return any(name.startswith(start) and name[len(start) : len(start) + 1] in ("", *AFTER) for start in starts)
 
 
 def split_of_file(path: PurePath) -> str | None:
-    """Which of "train" and ``TEST_NAMES`` a file belongs to, by its folder's name or else its own; None: to neither."""
+    """Which of "train" and ``TEST_NAMES`` a file belongs to, by its folder's name or else its own; None if to none."""
     splits = ("train", *TEST_NAMES)
     by_folder = (split for split in splits if path.parent.name in spellings(split))
     return next(by_folder, next((split for split in splits if is_file_of(path.name, split)), None))
 
 
 def maybe_splits(names: Iterable[str]) -> list[str]:
-    """A line where folders that are taken for classes or clients seem to be splits of other names, such as
+    """A line if folders that are taken for classes or clients seem to be splits with other names, such as
     ``training_set/`` and ``test_set/``.
     """
     found = {start: [name for name in names if name.lower().startswith(start)] for start in ("train", "test", "val")}
     if not found["train"] or not (found["test"] or found["val"]):
         return []
-    shown = ", ".join(printable(name, 80) for mine in found.values() for name in mine[:1])
+    shown = ", ".join(printable(alike[0], 80) for alike in found.values() if alike)
     return [f"{shown} are taken for classes or clients; if they are splits, rename them to train/ and test/ (or val/)"]

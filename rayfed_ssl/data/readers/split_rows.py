@@ -1,5 +1,5 @@
-"""Splits whose images are rows with a label, a client and a group beside each, as of Parquet files and of arrays: which
-rows a split lists, and which are held out where there are no test images.
+"""Splits whose images are rows with a label, a client and a group beside each, as in Parquet files, tables and arrays:
+which rows a split lists, and which are held out if there are no test images.
 
 Shape legend: n images of a split.
 """
@@ -36,8 +36,9 @@ SEVERAL = "several labels, a 1 in several columns"
 
 @dataclass(frozen=True)
 class Rows:
-    """A split before decoding: ``labels`` (n,), -1 unknown; ``clients`` and ``groups`` the values of the client and
-    the group column, or None where none is named."""
+    """A split before decoding: ``labels`` (n,), -1 if unknown; ``clients`` and ``groups`` are the values of the client
+    and the group column, None if there is no such column.
+    """
 
     labels: NDArray[np.int64]
     clients: Values | None
@@ -46,11 +47,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Beside:
-    """What lies beside the images of both splits.
+    """What the source says of the images of both splits: labels, clients and groups.
 
-    ``texts`` are the classes where labels are text, ``given`` the names that the files give their classes, None where
-    they give none; ``empty`` counts the cells that say nothing, by what that counts as; ``several`` the images that
-    have several labels, where columns are a class each.
+    ``texts`` are the classes if labels are text. ``given`` are the names that the files give their classes; None if
+    they give none. ``empty`` counts the cells that say nothing, by what these mean. ``several`` is the number of images
+    with several labels, if columns are a class each.
     """
 
     splits: Mapping[str, Rows]
@@ -61,25 +62,26 @@ class Beside:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Those of the labels that are text, else those that the files give, else the numbers."""
+        """The names of the classes: the labels that are text, else the names that the files give, else numbers."""
         if self.texts or self.given is not None:
             return tuple(map(printable, self.texts)) or self.given or ()
         return tuple(str(number) for number in range(1 + max(rows.labels.max(initial=-1) for rows in self._rows)))
 
     def notes(self, counted: str) -> tuple[Note, ...]:
-        """Lines on empty cells, where some are blank text (who leaves all of them null means it), on images with
-        several labels, and on gaps between labels without names; ``counted`` ends each."""
-        blank = tuple(
-            Note.shareable(plural(n.all, "image has", "images have") + f" an empty {what}", counted)
-            for what, n in self.empty.items()
-            if n.blank
+        """Lines on empty cells, on images with several labels, and on gaps between labels without names; ``counted``
+        is added where they count images. Cells that are all null, none of them blank text, are meant so: no line.
+        """
+        notes = tuple(
+            Note.shareable(plural(cells.all, "image has", "images have") + f" an empty {what}", counted)
+            for what, cells in self.empty.items()
+            if cells.blank
         )
         if self.several:
-            found = plural(self.several, "image has", "images have") + f" {SEVERAL}"
-            told = f"{counted}: every combination is read as a class of its own, and naming one of them counts as wrong"
-            blank += (Note.shareable(found, told),)
+            text = plural(self.several, "image has", "images have") + f" {SEVERAL}"
+            more = f"{counted}: every combination is read as a class of its own, and naming one of them counts as wrong"
+            notes += (Note.shareable(text, more),)
         named = self.texts or self.given is not None
-        return blank if named else blank + gaps([rows.labels for rows in self._rows], counted)
+        return notes if named else notes + gaps([rows.labels for rows in self._rows], counted)
 
     @property
     def _rows(self) -> tuple[Rows, ...]:
@@ -90,9 +92,9 @@ class Beside:
 class RowSplits:
     """The splits "train" and "test" of a source of rows, read when they are first needed.
 
-    ``read`` reads what lies beside the images; where there is no test split, both splits are all rows. ``images``
-    yields (name, image) of the rows of a split, given sorted. ``undivided`` says what has no test split, as notes call
-    it ("one Parquet file"): a fifth of each class is held out then; None where there is one.
+    ``read`` reads labels, clients and groups; without a test split, both splits are all rows. ``images`` yields (name,
+    image) for rows of a split, whose numbers ascend. ``undivided`` is set if there is no test split, so that a fifth of
+    each class is held out: it is what notes call the source, such as "one Parquet file".
     """
 
     read: Callable[[], Beside]
@@ -111,14 +113,14 @@ class RowSplits:
 
     @cached_property
     def halves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows to train on, and those held out, where there is no test split."""
+        """The rows to train on and those held out, if there is no test split."""
         only = self.beside.splits["train"]
         clients = numbered_clients(only.clients, only.clients)[0]
         return stratified_halves(only.labels, TEST_SHARE, clients, self.groups["train"])
 
     def check(self, shown: str, tests: str) -> None:
-        """Raise UserError where no test image can be held out of ``shown``, and for labels of the test split,
-        ``tests``, that no training image has.
+        """Raise UserError if no test image can be held out, or if the test split has labels or clients that do not fit
+        the training images. Messages call the source ``shown`` and its test split ``tests``.
         """
         splits = self.beside.splits
         if self.undivided and (splits["train"].labels >= 0).any() and not len(self.halves[1]):
@@ -132,24 +134,24 @@ class RowSplits:
         refuse_alike(splits["train"].clients or (), self._strangers(), f"{self.key}.columns.client")
 
     def listing(self, split: str) -> Listing:
-        """The rows of a split: less those that are held out where there is no test split, or these."""
+        """The rows of a split; if there is no test split, the rows that are trained on, or those that are held out."""
         return self._listing(split, self.undivided)
 
     def alone(self) -> Listing:
-        """All training rows: none is held out."""
+        """All training rows; none is held out."""
         return self._listing("train", None)
 
     def _listing(self, split: str, undivided: str | None) -> Listing:
         splits, limit = self.beside.splits, self.limits[split]
         labels, named, groups = splits[split].labels, self.beside.class_names, self.groups[split]
         clients, client_names = numbered_clients(splits["train"].clients, splits[split].clients)
-        counted = of_all(self.limits, *(self.halves if undivided else [of.labels for of in splits.values()]))
+        counted = of_all(self.limits, *(self.halves if undivided else [rows.labels for rows in splits.values()]))
         chosen = np.arange(len(labels))
         notes: tuple[Line, ...] = () if split == "test" else self.beside.notes(counted)
         if undivided:
             chosen = self.halves[1 if split == "test" else 0]
-            told = held_out_notes(labels, self.halves[1], named, groups, undivided, counted)
-            notes = () if split == "test" else told + notes
+            held_out = held_out_notes(labels, self.halves[1], named, groups, undivided, counted)
+            notes = () if split == "test" else held_out + notes
         elif split == "train" and not self.undivided:
             notes += shared_notes(first_rows(self.groups, self.limits), "data.columns.group")
             notes += untrained_notes(self._strangers()[: self.limits["test"]])
@@ -166,7 +168,7 @@ class RowSplits:
         )
 
     def _strangers(self) -> Values:
-        """Each test image's client if that client has no training images, else None."""
+        """The client of each test image, if it has no training images; else None."""
         splits = self.beside.splits
         known = {*(splits["train"].clients or ()), None}
         return [None if client in known else client for client in splits["test"].clients or ()]

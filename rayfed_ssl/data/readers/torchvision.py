@@ -1,6 +1,6 @@
 """CIFAR-10, CIFAR-100, SVHN, STL-10 and Fashion-MNIST through torchvision, which reads, checks and downloads them.
 
-``data.path`` is torchvision's root; without it they lie in the cache's ``downloads/`` folder. STL-10 trains on its
+``data.path`` is torchvision's root; without it the files are in the cache's ``downloads/`` folder. STL-10 trains on its
 labelled and its unlabelled images (label -1) together.
 """
 
@@ -25,10 +25,11 @@ datasets = LazyModule("torchvision.datasets")
 
 @dataclass(frozen=True)
 class _Set:
-    """How torchvision calls one data set: its class, arguments per split, the files it reads, its array's axes.
+    """How a data set is read through torchvision: the name of its class, the arguments of each split, the files it
+    reads, the order of its array's axes.
 
-    ``files`` of several classes are known only to the class, hence a function of it. ``axes`` bring (N, ...) pixels to
-    (N, H, W, 3) or leave (N, H, W).
+    ``files`` is a function, because torchvision's classes know their files and are imported late. ``axes`` bring pixels
+    (N, ...) to (N, H, W, 3), or leave (N, H, W).
     """
 
     name: str
@@ -68,12 +69,12 @@ _SETS = {
 
 
 def torchvision_source(name: str, root: Path, download: bool, limits: dict[str, int | None], key: str) -> Source:
-    """The source ``name`` below ``root``; files that are missing are fetched where ``download`` is set.
+    """The source ``name`` below ``root``; missing files are downloaded if ``download`` is set.
 
     Raises UserError naming ``data.download`` for missing files, and for files that torchvision's checksums refuse.
     """
-    known = _SETS[name]
-    files = tuple(root / file for file in known.files())
+    data_set = _SETS[name]
+    files = tuple(root / file for file in data_set.files())
     missing = [file for file in files if not file.is_file()]
     if missing and not download:
         raise UserError(
@@ -81,14 +82,14 @@ def torchvision_source(name: str, root: Path, download: bool, limits: dict[str, 
             "(--check downloads nothing)"
         )
     if missing:
-        for split in known.splits:
-            _made(known, name, root, split, download, key)
+        for split in data_set.splits:
+            _opened(data_set, name, root, split, download, key)
 
     def listing(split: str) -> Listing:
-        made = _made(known, name, root, split, False, key)
-        pixels = np.asarray(made.data).transpose(known.axes)
-        labels = np.asarray(made.targets if hasattr(made, "targets") else made.labels, dtype=np.int64)
-        class_names = tuple(getattr(made, "classes", None) or (str(number) for number in range(10)))
+        opened = _opened(data_set, name, root, split, False, key)
+        pixels = np.asarray(opened.data).transpose(data_set.axes)
+        labels = np.asarray(opened.targets if hasattr(opened, "targets") else opened.labels, dtype=np.int64)
+        class_names = tuple(getattr(opened, "classes", None) or (str(number) for number in range(10)))
         count = len(labels[: limits[split]])
 
         def read() -> Iterator[tuple[str, Payload]]:
@@ -100,11 +101,12 @@ def torchvision_source(name: str, root: Path, download: bool, limits: dict[str, 
     return Source(files, listing)
 
 
-def _made(known: _Set, name: str, root: Path, split: str, download: bool, key: str) -> Any:
+def _opened(data_set: _Set, name: str, root: Path, split: str, download: bool, key: str) -> Any:
+    """torchvision's object of a split. Raises UserError if it cannot be downloaded or is damaged."""
     try:
-        return getattr(datasets, known.name)(str(root), download=download, **known.splits[split])
+        return getattr(datasets, data_set.name)(str(root), download=download, **data_set.splits[split])
     except (RuntimeError, OSError, HTTPException, ValueError, KeyError, TypeError, AssertionError) as error:
-        what = "could not be downloaded to" if download else "is damaged below"
-        mend = "put it there by hand" if download else f"remove it and set {key}.download=true, or put it there"
+        problem = "could not be downloaded to" if download else "is damaged below"
+        remedy = "put it there by hand" if download else f"remove it and set {key}.download=true, or put it there"
         reason = in_one_line(error, 200)
-        raise UserError(f"{key}.path: {name} {what} {root} ({reason}); {mend}") from error
+        raise UserError(f"{key}.path: {name} {problem} {root} ({reason}); {remedy}") from error

@@ -1,6 +1,6 @@
 """The image files below a folder, and how many other files are not read. Links are followed; hidden entries and files
-that are no images by their suffix are not read. DICOM files without a suffix are known by their beginning, and so are
-those that hold no image, such as reports and DICOMDIR.
+whose suffix is no image's are not read. DICOM files without a suffix are recognised by their first bytes, and so are
+DICOM files without an image, such as reports and DICOMDIR.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ BESIDE_IMAGES = {
     ".csv", ".tsv", ".xls", ".xlsx", ".ods", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".txt", ".md",
     ".rst", ".log", ".html", ".pdf", ".py", ".ipynb", ".sh", ".db", ".md5", ".sha256",
 }  # fmt: skip
-"""Files of words and tables lie beside images everywhere (``.db``: Windows' thumbnails): nobody takes them for images.
-"""
+"""Suffixes of files that usually lie beside images (``.db``: Windows' thumbnails); no note counts them as not read."""
 NAMES_BESIDE_IMAGES = {"readme", "license", "licence", "changelog", "authors", "makefile"}
 NIFTI = {".nii", ".nii.gz"}
 IMAGE = "image"
@@ -32,7 +31,7 @@ AS_TABLE = "name=table reads it, and the images that it names"
 FROM_TABLE = "docs/python.md makes one Parquet file of a table and the images beside it"
 ARCHIVES = {".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar"}
 ARRAYS = {".npz", ".npy"}
-CONTAINERS = {  # files of images that no source reads: what to write instead
+CONTAINERS = {  # what to do with files of images that no source reads -> their suffixes
     "HDF5 is not read: write its arrays as .npz or .npy": {".h5", ".hdf5", ".hdf"},
     "MATLAB's files are not read: write their arrays as .npz or .npy": {".mat"},
     "LMDB is not read: write its images as files, or as Parquet": {".mdb", ".lmdb"},
@@ -40,13 +39,13 @@ CONTAINERS = {  # files of images that no source reads: what to write instead
     "TFRecord is not read: write its images as files, or as Parquet": {".tfrecord", ".tfrecords"},
     "pickle is not read: write its arrays as .npz or .npy": {".pkl", ".pickle"},
 }
-MOST_KINDS = 8  # of files that are not read, named with their number
-MOST_NAMED = 5  # links that lead nowhere
-MOST_WAYS = 1000  # links may lead to one folder in so many ways
+MOST_KINDS = 8  # suffixes of files that are not read, which a line names with their number
+MOST_NAMED = 5  # links that lead nowhere, which a line names
+MOST_WAYS = 1000  # paths that may lead to one folder by links
 
 
 def read_by(file: Path, key: str) -> str:
-    """The end of a message on a file that its source does not read: which one reads it; empty where none does."""
+    """The end of a message on a file that its source does not read: which source reads it; "" if none does."""
     suffix = file.suffix.lower()
     if suffix in READ_TABLES:
         return f"; {key}.{AS_TABLE}"
@@ -77,8 +76,8 @@ def images_below(root: Path, key: str) -> list[Path]:
 
 
 def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, int]]:
-    """The images and the folders in a folder, and the folder's identity (device, inode). Among the images are those
-    that cannot be read. Raises UserError for a folder that cannot be.
+    """The images in a folder, the folders in it, and its own identity (device, inode). Images that cannot be read are
+    among them. Raises UserError for a folder that cannot be read.
     """
     files, folders = [], []
     try:
@@ -88,41 +87,41 @@ def entries(folder: Path, key: str) -> tuple[list[Path], list[Path], tuple[int, 
         raise UserError(f"{key}.path: {printable(folder)} cannot be read ({error.strerror})") from error
     for name in names:
         entry = folder / name
-        found = _stats(entry)
-        if found is not None and stat.S_ISDIR(found.st_mode):
+        stats = _stats(entry)
+        if stats is not None and stat.S_ISDIR(stats.st_mode):
             folders.append(entry)
-        elif _kind(str(entry), found) == IMAGE:
+        elif _kind(str(entry), stats) == IMAGE:
             files.append(entry)
     return files, folders, (own.st_dev, own.st_ino)
 
 
 def _stats(path: Path | str) -> os.stat_result | None:
-    """None of a link that leads nowhere, say: an image that cannot be decoded, if it is one."""
+    """A file's status; None if there is none, as for a link that leads nowhere."""
     try:
         return os.stat(path)
     except OSError:
         return None
 
 
-def _kind(path: str, found: os.stat_result | None) -> str:
-    """``IMAGE``, or what a file is counted as: its suffix, or ``NO_IMAGE``. ``found`` is None where nothing is there.
+def _kind(path: str, stats: os.stat_result | None) -> str:
+    """``IMAGE``, or what a file is counted as: its suffix, or ``NO_IMAGE``. ``stats`` is None if nothing is there.
 
-    Of files that may be DICOM the beginning is read, if they are regular ones.
+    The first bytes of regular files that may be DICOM are read.
     """
     suffix = _suffix(os.path.basename(path))
     if suffix and suffix not in DICOM:
         return IMAGE if suffix in SUFFIXES else suffix
-    kind = "other" if found is None or not stat.S_ISREG(found.st_mode) else kind_of(path, found)
+    kind = "other" if stats is None or not stat.S_ISREG(stats.st_mode) else kind_of(path, stats)
     if kind == "no image":
         return NO_IMAGE
     return IMAGE if suffix or kind == "image" else ""
 
 
 def images_beside(root: Path, read: Iterable[Path], key: str) -> list[tuple[str, int]]:
-    """(folder, number of images below it) of the folders in ``root`` that hold images which are not below one of
-    ``read``, then ("", number) of the images that lie in ``root`` itself. Raises UserError where it cannot be read.
+    """The folders in ``root`` with images that are not below one of ``read``, as (folder, number of these images), then
+    ("", number) for images that lie in ``root`` itself. Raises UserError if ``root`` cannot be read.
 
-    A folder that cannot be walked has none: nobody asks for it.
+    A folder that cannot be walked counts as empty, because none of its images are to be read.
     """
     files, folders, _ = entries(root, key)
     known = [folder.resolve() for folder in read]
@@ -143,15 +142,15 @@ def images_beside(root: Path, read: Iterable[Path], key: str) -> list[tuple[str,
 
 
 def _real(file: Path) -> Path:
-    """Where a file lies; of links in a circle, where they begin to be one (``Path.resolve`` raises for them)."""
+    """The path of a file with all links resolved. For links in a circle, ``Path.resolve`` would raise."""
     return Path(os.path.realpath(file))
 
 
 def unread_below(*roots: Path) -> str:
-    """How many files below folders are neither images nor files of words, by suffix, and which links lead nowhere, as
-    those to folders of a disk that is not there; "" where there are none.
+    """A line on files below the folders ``roots`` that are neither images nor usual beside images, counted by suffix,
+    and on links that lead nowhere, such as those to a disk that is not there; "" if there are none.
 
-    The folders are those whose images were found: links lead into no circle.
+    The folders were walked for images before, so no links lead in a circle.
     """
     found, lost = Counter[str](), list[str]()
     for root in roots:
@@ -161,10 +160,10 @@ def unread_below(*roots: Path) -> str:
                 if name.startswith(".") or _suffix(name) in BESIDE_IMAGES:
                     continue
                 path = os.path.join(folder, name)
-                there = _stats(path)
-                if (kind := _kind(path, there)) == IMAGE:
+                stats = _stats(path)
+                if (kind := _kind(path, stats)) == IMAGE:
                     continue
-                if there is not None:
+                if stats is not None:
                     found[kind] += 1
                 else:
                     lost.append(os.path.relpath(path, root))
@@ -180,7 +179,7 @@ def _links_nowhere(lost: list[str]) -> str:
 
 
 def _of_kinds(found: Counter[str]) -> str:
-    """So many files that are not read, by suffix; "" for none."""
+    """How many files of each suffix are not read, and what to do with some of them; "" if there are none."""
     if not found:
         return ""
     kinds = sorted(found.items(), key=lambda item: (-item[1], item[0]))
@@ -201,13 +200,13 @@ def _of_kinds(found: Counter[str]) -> str:
 
 
 def of_container(path: Path) -> str:
-    """What to do with a file of images that no source reads, after "; "; "" of any other."""
-    return next((f"; {told}" for told, kinds in CONTAINERS.items() if path.suffix.lower() in kinds), "")
+    """The end of a message: what to do with a file of images that no source reads; "" for any other file."""
+    return next((f"; {advice}" for advice, kinds in CONTAINERS.items() if path.suffix.lower() in kinds), "")
 
 
 def _suffix(name: str) -> str:
-    """The suffix of a file's name in small letters, ``.nii.gz`` whole; "" for none and for numbers, as in DICOM's ids.
-    The suffix of text for a name like README.
+    """The suffix of a file's name in small letters, such as ``.png`` or ``.nii.gz``; "" if it has none, or one of
+    digits alone, as in DICOM's ids. A name like README counts as text.
     """
     if name.lower() in NAMES_BESIDE_IMAGES:
         return ".txt"

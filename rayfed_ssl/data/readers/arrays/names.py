@@ -1,9 +1,9 @@
 """Finds by their names which arrays are images, labels, clients and groups, and of which split.
 
-An array's name is what it holds beside its split, ``train_images`` as MedMNIST has it or ``x_train`` as Keras has it,
-or what it holds alone, ``images``, where there are no splits. What it holds is one of the usual words, in any case, or
+An array's name says what it holds and of which split, such as MedMNIST's ``train_images`` or Keras' ``x_train``, or, if
+there are no splits, only what it holds, such as ``images``. What it holds is one of the usual words, in any case, or
 what ``data.columns`` says, which may also be an array's whole name. Splits are called as folders are
-(``split_names.NAMES``): ``train``, ``test``, ``val`` and so on. Where two names could mean the same, none is guessed.
+(``split_names.NAMES``): ``train``, ``test``, ``val`` and so on. If two names could mean the same, none is chosen.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.split_names import split_named
 
 USUAL = {"image": ("images", "x", "data"), "label": ("labels", "y"), "client": (), "group": ()}
-WHOLE = "all"  # stands for a split where there are none
+WHOLE = "all"  # the split of arrays whose names say none
 TEST_SPLITS = ("test", "val")
-MOST_NAMED = 12  # arrays
+MOST_NAMED = 12  # arrays that a message names
 ALLOWED = "train_images, val_images, test_images; x_train, x_test; or images, x or data alone"
 
 
 @dataclass(frozen=True)
 class Roles:
-    """``images``, ``labels``, ``clients``, ``groups``: split -> the array's name; the split is ``WHOLE`` where there
-    are none. The training split, or ``WHOLE``, is the first. Splits may lack all but images. ``unread`` are the names
-    of the other arrays.
+    """Which arrays hold what: ``images``, ``labels``, ``clients`` and ``groups`` map a split, or ``WHOLE``, to the
+    array's name. The training split, or ``WHOLE``, is the first. Splits may lack everything but images. ``unread`` are
+    the names of all other arrays.
     """
 
     images: dict[str, str]
@@ -40,15 +40,17 @@ class Roles:
 
 
 def roles(names: Sequence[str], columns: Columns, shown: str, key: str) -> Roles:
-    """What the arrays of ``shown`` hold. Raises UserError where no array holds images, or a name is ambiguous."""
+    """What the arrays with these names hold; messages call the source ``shown``. Raises UserError if no array holds
+    images, or if a name is ambiguous.
+    """
     if isinstance(columns.label, tuple):
         raise UserError(
             f"{key}.columns.label: found a list of columns; {shown} has arrays, allowed: the name of one of labels (N,)"
         )
     if columns.split is not None:
         raise UserError(f"{key}.columns.split: found a value; arrays are of a split by their names, allowed: null")
-    of = {what: _named(names, what, getattr(columns, what), shown, key) for what in USUAL}
-    images = of["image"]
+    arrays = {what: _named(names, what, getattr(columns, what), shown, key) for what in USUAL}
+    images = arrays["image"]
     if not images:
         problem = f"{key}.path: {shown} has no array of images; it has {listed(names)}; allowed: {ALLOWED}; or "
         raise Unnamed.of(problem, "name them", f"name them in {key}.columns.image", {"image": "ARRAY"})
@@ -59,23 +61,24 @@ def roles(names: Sequence[str], columns: Columns, shown: str, key: str) -> Roles
         )
     if WHOLE not in images and "train" not in images:
         raise UserError(f"{key}.path: {shown} has the images {listed(images.values())}, and none to train on")
-    for what, found in of.items():
-        if lonely := [name for split, name in found.items() if split not in images]:
+    for what, by_split in arrays.items():
+        if lonely := [name for split, name in by_split.items() if split not in images]:
             raise UserError(
                 f"{key}.path: {shown} has {listed(lonely)} ({what}s) without images of the same split; it has the "
                 f"images {listed(images.values())}; name others in {key}.columns"
             )
     first = next(split for split in (WHOLE, "train") if split in images)
     order = (first, *(split for split in TEST_SPLITS if split in images))
-    read = {name for found in of.values() for name in found.values()}
+    read = {name for by_split in arrays.values() for name in by_split.values()}
     unread = tuple(name for name in names if name not in read)
-    return Roles({split: images[split] for split in order}, of["label"], of["client"], of["group"], unread)
+    in_order = {split: images[split] for split in order}
+    return Roles(in_order, arrays["label"], arrays["client"], arrays["group"], unread)
 
 
 def _named(
     names: Sequence[str], what: str, wanted: str | Literal[False] | None, shown: str, key: str
 ) -> dict[str, str]:
-    """split -> the array that holds ``what``; none for false, and where none is found by the usual words. Raises
+    """Split -> the name of the array that holds ``what``; empty for false, and if no array has a usual name. Raises
     UserError for a name that is not there, and for two arrays of one split.
     """
     if wanted is False:
@@ -104,7 +107,7 @@ def _named(
 
 
 def parsed(name: str) -> tuple[str, str]:
-    """(what an array holds, its split or ``WHOLE``), of names such as ``train_images`` and ``x_train``."""
+    """What an array with a name such as ``train_images`` or ``x_train`` holds, and its split, or ``WHOLE``."""
     first, _, rest = name.partition("_")
     if rest and (split := split_named(first)):
         return rest, split
@@ -115,13 +118,13 @@ def parsed(name: str) -> tuple[str, str]:
 
 
 def holds_images(names: Iterable[str]) -> bool:
-    """Whether an array of these names holds images by its usual name."""
+    """Whether one of these is a usual name of an array of images."""
     return any(parsed(name)[0].lower() in USUAL["image"] for name in names)
 
 
 def tests_of(images: Collection[str], test_split: str | None, shown: str, key: str) -> str | None:
-    """The split that is the test: ``test_split``, else ``test``, else ``val``; None where there is none. Raises
-    UserError for a ``test_split`` that is not there.
+    """The split that is tested on: ``test_split``, else ``test``, else ``val``; None if there is none. Raises UserError
+    for a ``test_split`` that is not there.
     """
     if test_split is None:
         return next((split for split in TEST_SPLITS if split in images), None)
@@ -133,7 +136,7 @@ def tests_of(images: Collection[str], test_split: str | None, shown: str, key: s
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first of these names, and how many more there are; "none" of none."""
-    found = list(names)
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return ", ".join(printable(name, 40) for name in found[:MOST_NAMED]) + more or "none"
+    """The first of these names, and how many more there are; "none" if there are none."""
+    all_names = list(names)
+    more = f" and {len(all_names) - MOST_NAMED} more" if len(all_names) > MOST_NAMED else ""
+    return ", ".join(printable(name, 40) for name in all_names[:MOST_NAMED]) + more or "none"

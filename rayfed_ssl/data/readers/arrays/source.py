@@ -2,19 +2,19 @@
 
 ``arrays.names`` says which arrays are read: MedMNIST's ``train_images``, ``train_labels``, ``val_images`` and so on,
 Keras' ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``images`` (``x``, ``data``) with or without ``labels``
-(``y``); ``data.columns`` names others, and the arrays of clients and groups. Tests are on ``test``, without it on
-``val``, or on ``data.test_split``; where there is neither, a fixed fifth of each class becomes the test split, as of
-one Parquet file. Labels are (N,) or (N, 1), and mean what a Parquet column's do.
+(``y``); ``data.columns`` names others, and the arrays of clients and groups. Test images are those of ``test``, or else
+of ``val``, or those of ``data.test_split``; if there are none, a fixed fifth of each class becomes the test split, as
+for one Parquet file. Labels are (N,) or (N, 1), and mean the same as in a Parquet column.
 
-Images are (N, H, W), (N, H, W, C) with 1, 3 or 4 channels, or (N, C, H, W) with 1 or 3 where nothing else can be meant;
-a fourth channel is transparency. Where ``data.channels`` is neither 1 nor 3, they have so many bands, (N, H, W, C) or
-(N, C, H, W); where ``data.bands`` chooses some, at least these, along the axis that no side of images can be. They are
-uint8, or bool (0 and 255); other numbers are scaled by ``data.range``, or, if they are grey, by each image's own
-smallest and largest value. Volumes, pickles and flattened rows are refused.
+Images are (N, H, W), (N, H, W, C) with 1, 3 or 4 channels, or (N, C, H, W) with 1 or 3 if nothing else can be meant; a
+fourth channel is transparency. If ``data.channels`` is neither 1 nor 3, they have so many bands, (N, H, W, C) or
+(N, C, H, W). If ``data.bands`` chooses some, they have at least these, along the axis that cannot be a side of images.
+They are uint8, or bool (0 and 255); other numbers are scaled by ``data.range``, or, if they are grey, by each image's
+own smallest and largest value. Volumes, pickles and flattened rows are refused.
 
-Labels, clients and groups are read whole, images row by row: beside what waits to be decoded
-(``decoding.WAITING_BYTES``) a few megabytes of an ``.npz`` file are in memory, of ``.npy`` files nothing, for they are
-mapped. An array of an ``.npz`` file whose axes lie in Fortran's order is read as a whole.
+Labels, clients and groups are read as a whole, images row by row. Beside what waits to be decoded
+(``threads.WAITING_BYTES``), a few megabytes of an ``.npz`` file are in memory, and nothing of ``.npy`` files, which are
+mapped. An array in an ``.npz`` file whose axes are in Fortran's order is read as a whole.
 
 Shape legend: N images, H height, W width, C channels, L labels of an image.
 """
@@ -58,8 +58,8 @@ COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and g
 
 @dataclass(frozen=True)
 class ImageArray:
-    """``axes`` bring an image to (H, W) or (H, W, C); ``channels`` is C, 1 of (H, W), or how many bands are chosen;
-    ``by_band`` if images are read band by band.
+    """An array of images. ``axes`` is the order of an image's axes that makes it (H, W) or (H, W, C). ``channels`` is
+    C, 1 for (H, W), or the number of chosen bands. ``by_band``: whether images are read band by band.
     """
 
     header: Header
@@ -71,15 +71,18 @@ class ImageArray:
         return self.header.shape[0]
 
     def images(self, chosen: NDArray[np.int64], key: str) -> Iterator[tuple[str, Payload]]:
-        """(name, pixels) of the images of these numbers, which ascend. Raises UserError for a damaged file."""
+        """The (name, pixels) of the images with the numbers ``chosen``, which ascend. Raises UserError for a damaged
+        file.
+        """
         for row, values in zip(chosen, self.header.rows(chosen, key), strict=True):
             yield self.header.row(int(row)), as_decoded(values.transpose(self.axes), self.by_band)
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """The arrays that are read: split -> array. ``shown`` is what messages call where they lie, ``unread`` names other
-    arrays and other parts of the file."""
+    """The arrays that are read: ``images`` by split, and ``beside`` by what they hold ("label", "client", "group") and
+    by split. Messages call the source ``shown``; ``unread`` are the names of other arrays and other parts of the file.
+    """
 
     shown: str
     images: dict[str, ImageArray]
@@ -87,10 +90,10 @@ class Arrays:
     unread: tuple[str, ...]
 
     def files(self, splits: Mapping[str, str]) -> tuple[Path, ...]:
-        """The files of some splits' arrays: "train" or "test" -> split."""
-        found = [self.images[split].header for split in splits.values()]
-        found += [of[split] for of in self.beside.values() for split in splits.values() if split in of]
-        return tuple(dict.fromkeys(header.place.file for header in found))
+        """The files that hold the arrays of the splits that are the values of ``splits``."""
+        headers = [self.images[split].header for split in splits.values()]
+        headers += [arrays[split] for arrays in self.beside.values() for split in splits.values() if split in arrays]
+        return tuple(dict.fromkeys(header.place.file for header in headers))
 
 
 def arrays_source(
@@ -103,17 +106,17 @@ def arrays_source(
     channels: int = 3,
     bands: Bands | None = None,
 ) -> Source:
-    """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels of the
-    test split that no training image has.
+    """The source at ``path``. Its check raises UserError if no test image can be held out, and for labels of the test
+    split that no training image has.
 
     Args:
-        test_split: the split that is the test; None: ``test``, else ``val``.
+        test_split: the split that is tested on; None: ``test``, else ``val``.
         ranged: whether ``data.range`` is set, without which colours and bands of more than 8 bits cannot be read.
-        channels: the run's, which says whether they are bands.
-        bands: which of an image's are read; None: all.
+        channels: ``data.channels``, which says whether images have bands.
+        bands: which bands of an image are read; None: all.
     Raises:
-        UserError: no arrays of images, ambiguous names, shapes or types that are not read, damaged files, no
-            ``test_split``.
+        UserError: there are no arrays of images, names are ambiguous, shapes or types are not read, a file is damaged,
+            or ``test_split`` is not there.
     """
     columns = columns or Columns()
     arrays = open_arrays(path, columns, key, channels, bands)
@@ -123,8 +126,8 @@ def arrays_source(
     for images in (arrays.images[split] for split in splits.values()):
         if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH_TYPES:
             unknown = band_range_unknown if are_bands(channels) else range_unknown
-            found = f"{images.header.called} holds {unknown(images.header.dtype, key)}"
-            raise UserError(f"{key}.path: {found}").setting("range")
+            problem = f"{images.header.called} holds {unknown(images.header.dtype, key)}"
+            raise UserError(f"{key}.path: {problem}").setting("range")
     rows = RowSplits(
         lambda: _of_both(read_beside(arrays, [*splits.values()], columns, key), splits),
         lambda split, chosen: arrays.images[splits[split]].images(chosen, key),
@@ -143,30 +146,30 @@ def arrays_source(
 
 
 def open_arrays(path: Path, columns: Columns, key: str, channels: int = 3, bands: Bands | None = None) -> Arrays:
-    """The arrays at ``path``, of which only headers are read; ``channels`` and ``bands`` are the run's.
+    """The arrays at ``path``, of which only headers are read; ``channels`` and ``bands`` are as in ``arrays_source``.
 
     Raises:
-        UserError: as ``arrays_source``; arrays of one split whose lengths differ.
+        UserError: as in ``arrays_source``; also if the arrays of one split have different lengths.
     """
     shown = printable(path)
-    if path.is_file() and (told := of_container(path)):
-        raise UserError(f"{key}.path: {shown} is no .npz file{told}")
+    if path.is_file() and (advice := of_container(path)):
+        raise UserError(f"{key}.path: {shown} is no .npz file{advice}")
     places, others = arrays_at(path, key)
-    found = roles(tuple(places), columns, shown, key)
-    named = {"label": found.labels, "client": found.clients, "group": found.groups}
-    headers = {split: header(name, places[name], key) for split, name in found.images.items()}
-    images = {split: image_array(of, key, channels, bands) for split, of in headers.items()}
-    beside = {
-        what: {split: header(name, places[name], key) for split, name in of.items()} for what, of in named.items()
-    }
-    for what, of in beside.items():
-        for split, array in of.items():
+    named = roles(tuple(places), columns, shown, key)
+
+    def headers(names: Mapping[str, str]) -> dict[str, Header]:
+        return {split: header(name, places[name], key) for split, name in names.items()}
+
+    images = {split: image_array(array, key, channels, bands) for split, array in headers(named.images).items()}
+    beside = {"label": headers(named.labels), "client": headers(named.clients), "group": headers(named.groups)}
+    for what, columns_of in beside.items():
+        for split, array in columns_of.items():
             _check_column(array, what, images[split], key)
-    return Arrays(shown, images, beside, (*found.unread, *others))
+    return Arrays(shown, images, beside, (*named.unread, *others))
 
 
 def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str, channels: int) -> list[Note | str]:
-    """Lines on splits and arrays that are not read, and on fourth channels."""
+    """Lines on fourth channels, and on splits and arrays that are not read."""
     notes: list[Note | str] = []
     for images in (arrays.images[split] for split in dict.fromkeys(splits.values())):
         if images.channels == 4 and not are_bands(channels):
@@ -176,14 +179,14 @@ def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str
             )
     for split, images in arrays.images.items():
         if split not in splits.values():
-            there = arrays.images[splits["test"]].header.name
+            used = arrays.images[splits["test"]].header.name
             notes.append(
-                f"{printable(images.header.name, 80)} ({len(images)} images) is not used: {printable(there, 80)} is "
+                f"{printable(images.header.name, 80)} ({len(images)} images) is not used: {printable(used, 80)} is "
                 f"there{to_test_on(split, 'it', key)}"
             )
     if arrays.unread:
-        are = "is" if len(arrays.unread) == 1 else "are"
-        notes.append(f"{listed(arrays.unread)} {are} not read; {key}.columns says which arrays are")
+        verb = "is" if len(arrays.unread) == 1 else "are"
+        notes.append(f"{listed(arrays.unread)} {verb} not read; {key}.columns says which arrays are")
     if columns.group is None and key == "data":
         notes += ungrouped([parsed(name)[0] for name in arrays.unread], splits["train"] == splits["test"], key, "array")
     return notes
@@ -193,8 +196,8 @@ def _notes(arrays: Arrays, splits: Mapping[str, str], columns: Columns, key: str
 
 
 def image_array(array: Header, key: str, wanted: int = 3, bands: Bands | None = None) -> ImageArray:
-    """The array as images; of bands where so many channels are ``wanted``, or where ``bands`` are chosen. Raises
-    UserError for shapes and types that are none, or may be two things.
+    """The array as images, which have bands if ``wanted``, the run's channels, says so, or if ``bands`` are chosen.
+    Raises UserError for shapes and types that are no images, and for shapes that may mean two things.
     """
     shape, kind = array.shape, array.dtype.name
     high_bit_depth = kind in HIGH_BIT_DEPTH_TYPES
@@ -220,7 +223,9 @@ def image_array(array: Header, key: str, wanted: int = 3, bands: Bands | None = 
 
 
 def _axes(array: Header, key: str) -> tuple[int, ...]:
-    """The order of an image's axes that makes them (H, W) or (H, W, C). Raises UserError."""
+    """The order of an image's axes that makes it (H, W) or (H, W, C). Raises UserError if there is none, or if two are
+    possible.
+    """
     shape, hint = array.shape, ""
     if len(shape) == 3 and shape[2] not in (1, 3, 4):
         return 0, 1
@@ -244,15 +249,18 @@ def _axes(array: Header, key: str) -> tuple[int, ...]:
 
 
 def _bands_perhaps(shape: tuple[int, ...]) -> int:
-    """How many bands images of this shape may have, of an axis shorter than both sides; 0 where they have none."""
+    """How many bands images of this shape may have: the length of an axis shorter than both sides, or 0."""
     if len(shape) != 4:
         return 0
     _, first, second, last = shape
-    return next((n for n, side in ((last, min(first, second)), (first, second)) if 1 < n < side and n <= MOST_BANDS), 0)
+    candidates = ((last, min(first, second)), (first, second))  # (length of the axis, the shorter side)
+    return next((length for length, side in candidates if 1 < length < side and length <= MOST_BANDS), 0)
 
 
 def _band_axes(array: Header, key: str, channels: int) -> tuple[int, ...]:
-    """The order of an image's axes that makes them (H, W, C), of so many bands. Raises UserError."""
+    """The order of an image's axes that makes it (H, W, C) with ``channels`` bands. Raises UserError if there is none,
+    or if two are possible.
+    """
     shape = array.shape
     last, first = (len(shape) == 4 and shape[axis] == channels for axis in (3, 1))
     if last != first:
@@ -265,8 +273,8 @@ def _band_axes(array: Header, key: str, channels: int) -> tuple[int, ...]:
 
 
 def _chosen_axes(array: Header, key: str, bands: Bands) -> tuple[int, ...]:
-    """The order of an image's axes that makes them (H, W, C), with all of the ``bands``, along ``bands_axis``. Raises
-    UserError.
+    """The order of an image's axes that makes it (H, W, C), with the bands last, or (H, W) for one band. Raises
+    UserError if the image does not have all of the ``bands``.
     """
     shape, sides = array.shape, array.shape[1:]
     if len(sides) == 2 and bands == (1,):
@@ -306,10 +314,11 @@ def _check_column(array: Header, what: str, images: ImageArray, key: str) -> Non
 
 
 def read_beside(arrays: Arrays, splits: Sequence[str], columns: Columns, key: str) -> Beside:
-    """Labels, clients and groups of these splits; sorted text of all of them together are the classes.
+    """The labels, clients and groups of these splits. If labels are text, the sorted labels of all splits are the
+    classes.
 
     Raises:
-        UserError: values that cannot be labels, clients or groups; a damaged file.
+        UserError: values cannot be labels, clients or groups, or a file is damaged.
     """
     empty, labels = dict[str, Empty](), dict[str, pa.Array]()
     whose: dict[str, dict[str, Values | None]] = {what: {} for what in NAMED}
@@ -322,19 +331,23 @@ def read_beside(arrays: Arrays, splits: Sequence[str], columns: Columns, key: st
             empty[name] = empty.get(name, Empty()) + cells
     texts = label_texts([*labels.values()])
     rows = {
-        split: Rows(numbered(found, texts, key, "array"), whose["client"][split], whose["group"][split])
-        for split, found in labels.items()
+        split: Rows(numbered(values, texts, key, "array"), whose["client"][split], whose["group"][split])
+        for split, values in labels.items()
     }
     return Beside(rows, texts, None, empty)
 
 
-def _of_both(found: Beside, splits: Mapping[str, str]) -> Beside:
-    """The same under the names "train" and "test", which may be one split."""
-    return replace(found, splits={name: found.splits[split] for name, split in splits.items()})
+def _of_both(beside: Beside, splits: Mapping[str, str]) -> Beside:
+    """The same with the splits renamed to "train" and "test", which ``splits`` maps to their own names. Both may be one
+    split.
+    """
+    return replace(beside, splits={name: beside.splits[split] for name, split in splits.items()})
 
 
 def _labels(arrays: Arrays, split: str, key: str) -> tuple[pa.Array, Empty]:
-    """A split's labels as of ``label_values``, and the cells without one; none has one where there is no array."""
+    """A split's labels as ``label_values`` returns them, and how many cells have none. Without an array of labels, all
+    images are unlabelled.
+    """
     array = arrays.beside["label"].get(split)
     if array is None:
         return pa.array(np.full(len(arrays.images[split]), -1, np.int64)), Empty()
@@ -342,8 +355,8 @@ def _labels(arrays: Arrays, split: str, key: str) -> tuple[pa.Array, Empty]:
 
 
 def _whose(arrays: Arrays, split: str, what: str, columns: Columns, key: str) -> tuple[Values | None, Empty]:
-    """Who holds a split's images, or whom they show, and how many do not say; None where nobody asks. Test images need
-    no groups.
+    """The client or the group (``what``) of each image of a split, and how many have none; None if no key names such an
+    array. Test images need no groups.
     """
     if getattr(columns, what) is None:
         return None, Empty()
@@ -360,7 +373,9 @@ def _whose(arrays: Arrays, split: str, what: str, columns: Columns, key: str) ->
 
 
 def _column(array: Header, key: str) -> pa.ChunkedArray:
-    """Numbers or text, (N,). Raises UserError for a damaged file, and for bytes that are not UTF-8."""
+    """The values (N,) of an array as a column of numbers or text. Raises UserError for a damaged file, and for bytes
+    that are not UTF-8.
+    """
     values = array.whole(key).reshape(-1)
     if values.dtype.kind == "S":
         try:

@@ -1,5 +1,5 @@
-"""Lines on folders and names that may mean something else than what is read: masks beside images, folders of classes in
-a class, classes in the names of files.
+"""Lines on folders and names that may mean something else than they are taken for: masks beside images, folders of
+classes within a class, classes in the names of files.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rayfed_ssl.data.readers.folders.layouts import some
 from rayfed_ssl.data.readers.folders.names import folder_at, folders_between, known_names
 
 OF_MASK = re.compile(r"(.+?)[ _-]+(?:mask|seg|segmentation|groundtruth|gt)s?(?:[ _-]?\d+)?", re.IGNORECASE)
-MASKS = {"mask", "masks", "segmentation", "segmentations", "groundtruth", "gt"}  # folders, as letters alone
-IMAGES = {"image", "images", "img", "imgs"}  # folders beside those of masks, likewise
-BEGINNING = re.compile(r"([^\W\d_]{2,})[ ._-]*\d+")  # of a file's name: letters, then its number
-MOST_CLASSES = 20  # that names of files may begin with
+MASKS = {"mask", "masks", "segmentation", "segmentations", "groundtruth", "gt"}  # folders' names, as ``_letters``
+IMAGES = {"image", "images", "img", "imgs"}  # names of the folders beside those of masks, as ``_letters``
+BEGINNING = re.compile(r"([^\W\d_]{2,})[ ._-]*\d+")  # how a file's name begins: a word, then a number
+MOST_CLASSES = 20  # different words that the names of files may begin with
 
 
 def maybe_masks(files: Sequence[Path], root: Path) -> list[str]:
-    """A line where some of the images below ``root`` are called as masks of others: ``x_mask.png`` beside ``x.png``, or
-    in a folder ``masks/`` beside ``images/``, since ``mask/`` beside ``no_mask/`` is a class.
+    """A line if some of the images below ``root`` have names of masks of others: ``x_mask.png`` beside ``x.png``, or
+    any name in a folder ``masks/`` beside ``images/`` (``mask/`` beside ``no_mask/`` is a class).
     """
     known = {(file.parent, file.stem) for file in files}
-    beside = [file for file in files if (found := OF_MASK.fullmatch(file.stem)) and (file.parent, found[1]) in known]
+    beside = [file for file in files if (match := OF_MASK.fullmatch(file.stem)) and (file.parent, match[1]) in known]
     pictured = {above for file in files for above in _above(file, root, IMAGES)}
     within = [file for file in files if pictured.intersection(_above(file, root, MASKS))]
     masks = sorted({*beside, *within})
@@ -37,21 +37,22 @@ def maybe_masks(files: Sequence[Path], root: Path) -> list[str]:
 
 
 def _above(file: Path, root: Path, names: set[str]) -> list[tuple[str, ...]]:
-    """The folders below ``root`` above each that is called so on the way to ``file``."""
+    """The folders above each folder with one of these ``names`` between ``root`` and ``file``, from ``root`` on."""
     folders = folders_between(file, root)
     return [folders[:level] for level, name in enumerate(folders) if _letters(name) in names]
 
 
 def _letters(name: str) -> str:
+    """The letters of a name alone, in small letters."""
     return "".join(letter for letter in name.lower() if letter.isalpha())
 
 
 def classes_within(files: Sequence[Path], classes: Sequence[str | None], root: Path, depth: int) -> list[str]:
-    """A line where all images of a class lie in folders that are called as other classes, as those of a client that has
-    one more level of folders than others have.
+    """A line if all images of a class lie in folders within it that have names of other classes, as happens if a client
+    has one more level of folders than others have.
 
     Args:
-        classes: of each image below ``root``, the folder ``depth`` levels below it.
+        classes: the class of each image below ``root``, which is its folder ``depth`` levels below it.
     """
     inner: dict[str, set[str | None]] = {}
     for file, label in zip(files, classes, strict=True):
@@ -60,8 +61,8 @@ def classes_within(files: Sequence[Path], classes: Sequence[str | None], root: P
     names = inner.keys()
     for label, folders in sorted(inner.items()):
         if {name for name in folders if name is not None} == folders <= names - {label}:
-            place = next(file for file, mine in zip(files, classes, strict=True) if mine == label)
-            where = printable(place.relative_to(root).parent, 80)
+            example = next(file for file, own in zip(files, classes, strict=True) if own == label)
+            where = printable(example.relative_to(root).parent, 80)
             return [
                 f"{printable(label, 80)} is taken for a class, and folders in it that are called as other classes, "
                 f"{some(known_names([*folders]))}, for none ({where}/): move them one level up if they are classes"
@@ -70,11 +71,11 @@ def classes_within(files: Sequence[Path], classes: Sequence[str | None], root: P
 
 
 def classes_in_names(files: Sequence[Path]) -> list[str]:
-    """A line where no folder names a class and the names of the files seem to, as ``cat.12.jpg`` and ``dog.7.jpg`` do:
-    each begins with one of 2 to ``MOST_CLASSES`` words before its number, which twice as many have on average.
+    """A line if the names of the files seem to name classes, as ``cat.12.jpg`` and ``dog.7.jpg`` do; for when no folder
+    does. Each begins with one of 2 to ``MOST_CLASSES`` words, then a number; on average two or more files share a word.
     """
-    begun = [BEGINNING.match(composed(file.stem)) for file in files]
-    words = Counter(match[1] for match in begun if match)
+    matches = [BEGINNING.match(composed(file.stem)) for file in files]
+    words = Counter(match[1] for match in matches if match)
     if words.total() < len(files) or not 2 <= len(words) <= MOST_CLASSES or len(files) < 2 * len(words):
         return []
     return [

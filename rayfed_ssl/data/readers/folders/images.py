@@ -24,15 +24,15 @@ Row = tuple[Path, str | None, str | None]  # file, split, class; None where ther
 
 
 def every_image(path: Path, layout: Layout, key: str) -> tuple[list[Row], list[str]]:
-    """All images below ``path``, sorted within a split, and what to say of images and files that are not among them.
+    """All images below ``path``, sorted within a split, and lines on images and files that are not among them.
 
-    With a folder ``train/``, or one in every client's folder, they lie as for training, and test folders may be absent
-    or hold other classes. Without one, and with anything but test folders, there are no splits, and the folders below
-    ``path`` are as below ``train/``: the class, or the client and then the class. Images of ``val/`` are the split
-    "val" beside those of ``test/``, else "test".
+    If there is a folder ``train/``, or one in every client's folder, images lie as for training; but test folders may
+    be absent or hold other classes. If there is none, and there are other folders than test folders, there are no
+    splits, and folders below ``path`` mean what they mean below ``train/``: the class, or the client and then the
+    class. Images of ``val/`` are the split "val" if ``test/`` has images, else "test".
 
     Raises:
-        UserError: no images, links in a circle, an entry that cannot be read.
+        UserError: there are no images, links lead in a circle, or an entry cannot be read.
     """
     found: dict[str, Split] = {}
     notes: list[str] = []
@@ -75,15 +75,15 @@ def every_image(path: Path, layout: Layout, key: str) -> tuple[list[Row], list[s
 
 
 def _maybe_clients(files: list[Path], classes: list[str | None], root: Path, layout: Layout, key: str) -> list[str]:
-    """A line where the folders that are taken for classes may be clients; who the images show is not asked."""
+    """A line if the folders that are taken for classes may be clients. Groups are not asked for here."""
     if layout != "classes" or maybe_splits(known_names(classes)):
         return []
     return maybe_clients(files, classes, root, "", key)
 
 
 def has_client_folders(path: Path, key: str) -> bool:
-    """Whether every image, of those below ``train/`` where there is such a folder, lies two folders deep or deeper: as
-    ``layout: clients`` wants labelled images. Raises UserError where the folders cannot be walked.
+    """Whether every image lies two folders deep or deeper, as labelled images do with ``layout: clients``. If there is
+    a folder ``train/``, only the images below it count. Raises UserError if the folders cannot be walked.
     """
     root = split_folders(path, key).get("train", path)
     files = images_below(root, key)

@@ -14,9 +14,9 @@ from rayfed_ssl.data.readers.split_names import split_folders
 from rayfed_ssl.data.readers.walking import unread_below
 
 Layout = Literal["classes", "clients", "clients_flat", "flat"]
-WITH_CLIENTS = ("clients", "clients_flat")  # whose first folder is the client
-TEST_FOLDERS = ("test", "val")  # the first that holds images; names of split_folders
-MOST_NAMED = 5
+WITH_CLIENTS = ("clients", "clients_flat")  # layouts whose first folder is the client
+TEST_FOLDERS = ("test", "val")  # keys of ``split_folders``: the first that holds images has the test images
+MOST_NAMED = 5  # folders that a line names
 TREES = {
     "classes": (
         "train/<class>/x.jpg with test/<class>/x.jpg (or val/), or <class>/x.jpg, of which a fifth is held out; "
@@ -35,8 +35,8 @@ TREES = {
 
 
 def layout_error(path: Path, layout: Layout, problem: str, key: str, *, trees: bool = True) -> UserError:
-    """What is wrong with the tree below ``path``, what was found there, and which trees are accepted; shorter where
-    there is no file at all, and without the trees where ``problem`` says which key helps.
+    """The error of a tree that is not read: what is wrong, what is below ``path``, and, unless ``trees`` is False,
+    because ``problem`` says which key helps, which trees are accepted. It is shorter if there is no file at all.
     """
     if empty := _empty(path):
         first = TREES[layout].partition("; ")[0]
@@ -49,7 +49,7 @@ def layout_error(path: Path, layout: Layout, problem: str, key: str, *, trees: b
 
 
 def _empty(path: Path) -> str:
-    """What is wrong with a folder that is empty or holds empty folders alone; "" where there is a file, or a link."""
+    """What is wrong with a folder that is empty or holds empty folders alone; "" if it holds a file or a link."""
     for folder, folders, files in os.walk(path):
         if files or any(os.path.islink(os.path.join(folder, name)) for name in folders):
             return ""
@@ -57,15 +57,15 @@ def _empty(path: Path) -> str:
 
 
 def _found(path: Path, key: str, most: int = 5) -> str:
-    """What lies below a folder, in a few words: its first entries, and those of its splits."""
+    """What lies below a folder, in a few words: its first entries, and the first entries of its splits."""
 
     def shown(folder: Path) -> list[str]:
         try:
-            found = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+            entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
         except OSError:
             return []
-        names = [printable(entry.name, 40) + ("/" if entry.is_dir() else "") for entry in found[:most]]
-        return names + ([f"and {len(found) - most} more"] if len(found) > most else [])
+        names = [printable(entry.name, 40) + ("/" if entry.is_dir() else "") for entry in entries[:most]]
+        return names + ([f"and {len(entries) - most} more"] if len(entries) > most else [])
 
     words = shown(path)
     splits = split_folders(path, key)
@@ -75,7 +75,7 @@ def _found(path: Path, key: str, most: int = 5) -> str:
 
 
 def instead(folder: Path) -> str:
-    """What to say of a folder without images: the suffixes that images have, and what is there instead."""
+    """The end of a message on a folder without images: the suffixes that images have, and which files are there."""
     unread = unread_below(folder)
     return f" (known suffixes: {' '.join(sorted(SUFFIXES))})" + (f"; {unread}" if unread else "")
 
@@ -87,17 +87,17 @@ def some(names: Sequence[str], most: int = MOST_NAMED) -> str:
 
 
 def not_read(beside: Sequence[tuple[str, int]], read: Sequence[str], advice: str = "") -> list[str]:
-    """A line on images beside the folders that are read, where there are any.
+    """A line on images beside the folders that are read, if there are any.
 
     Args:
-        beside: (folder, images in it); the folder is "" for images that lie in none.
+        beside: (folder, number of images in it); the folder is "" for images that lie in none.
         read: the folders that are read.
         advice: ends the line.
     """
     if not beside:
         return []
-    found = [f"{folder}/ ({count} images)" if folder else f"{count} images in no folder" for folder, count in beside]
+    unread = [f"{folder}/ ({count} images)" if folder else f"{count} images in no folder" for folder, count in beside]
     verb = "is" if len(beside) == 1 and beside[0][0] else "are"
-    all_of_them = f" ({sum(count for _, count in beside)} images in all)" if len(beside) > MOST_NAMED else ""
+    in_all = f" ({sum(count for _, count in beside)} images in all)" if len(beside) > MOST_NAMED else ""
     used = printable(" and ".join(read))
-    return [f"{some(found)}{all_of_them} {verb} not used: the images are those of {used}{advice}"]
+    return [f"{some(unread)}{in_all} {verb} not used: the images are those of {used}{advice}"]

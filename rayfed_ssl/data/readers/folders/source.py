@@ -13,9 +13,9 @@
 ``data.layout: flat``
     ``train/.../x.jpg``: no folder is a class, and no image is labelled. Test images may lie in any folders too.
 
-Splits are also found as ``Training/``, ``Testing/``, ``valid/`` or ``validation/``, in any case. Images of ``val/``
-beside those of ``test/`` are not used, and neither are images beside ``train/`` that lie in no split, with notes. The
-test folder may be absent only where no training image is labelled. A root without ``train/``, ``test/`` and ``val/`` is
+Splits may also be called ``Training/``, ``Testing/``, ``valid/`` or ``validation/``, in any case. Images of ``val/``
+beside those of ``test/`` are not used, and neither are images beside ``train/`` that lie in no split; notes say so. The
+test folder may be absent only if no training image is labelled. A root without ``train/``, ``test/`` and ``val/`` is
 read like a folder ``train/``, and a fixed fifth of each class (always the same one) becomes the test split; with
 ``clients`` its client folders may also hold a ``train/`` and a ``test/`` each: ``<client>/train/<class>/x.jpg``. Class
 numbers follow the sorted names of the training classes, in Unicode's normal form C. Files and folders whose name begins
@@ -86,14 +86,15 @@ from rayfed_ssl.data.source_notes import HeldOut, Line
 def folder_source(
     path: Path, layout: Layout, limits: dict[str, int | None], key: str, group: str | None = None
 ) -> Source:
-    """The source below ``path``. Its check raises UserError for labelled images without test images, and for a test
-    class or client that is not trained. Its notes say what was made of a tree that can be read in two ways.
+    """The source below ``path``. Its check raises UserError for labelled images without test images, and for test
+    images of a class, or almost of a client's name, that no training image has. Its notes say how a tree was read that
+    can be read in two ways.
 
     Args:
-        group: a regular expression that finds in an image's path whom or what it shows; None: each image is alone.
+        group: ``data.group``, which finds whom or what an image shows; None: each image is a group of its own.
     Raises:
-        UserError: no training images, links in a circle, an entry that cannot be read, no path in which ``group`` finds
-            anything.
+        UserError: there are no training images, links lead in a circle, an entry cannot be read, or ``group`` finds
+            nothing in any image.
     """
     hint = ""
     if "train" in (splits := split_folders(path, key)):
@@ -102,13 +103,14 @@ def folder_source(
         beside = images_beside(path, splits.values(), key)
         hint = maybe_class(train, beside, layout)
         notes += not_read(beside, [f"{split.folder.name}/" for split in (train, test) if split], hint)
-        named = layout not in CLASS_DEPTH or known_names(train.classes)  # nobody asks a table for labels
-        notes += [] if named else _unread_tables(path, train.folder, key)
+        needs_no_table = layout not in CLASS_DEPTH or known_names(train.classes)
+        notes += [] if needs_no_table else _unread_tables(path, train.folder, key)
     else:
         train, test, notes = _unsplit(path, layout, key, group, limits)
-    groups, found = _groups({"train": train.files, "test": test.files if test else []}, path, group, key, limits)
+    files = {"train": train.files, "test": test.files if test else []}
+    groups, group_notes = _groups(files, path, group, key, limits)
     class_names, client_names = known_names(train.classes), known_names(train.clients)
-    notes += [*found, *untrained_notes(_strangers(test, client_names, limits["test"]) if test else ())]
+    notes += [*group_notes, *untrained_notes(_strangers(test, client_names, limits["test"]) if test else ())]
 
     def check() -> None:
         if test is not None:
@@ -128,34 +130,33 @@ def folder_source(
     if layout == "classes" and not others:
         notes += maybe_clients(train.files, train.classes, train.folder, group, key, train.folder == path)
         doubt = undecided(train.files, train.classes, train.folder, key) if group is None else ""
-    tested = test.files if test else []
-    notes += maybe_masks([*train.files, *tested], path)
+    notes += maybe_masks([*files["train"], *files["test"]], path)
     if layout in CLASS_DEPTH:
         notes += classes_within(train.files, train.classes, train.folder, CLASS_DEPTH[layout])
         notes += [] if class_names else classes_in_names(train.files)
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
     if "train" not in splits:
-        deciding = tuple(sorted(deciding))  # one tree, of which some are the test images
+        deciding = tuple(sorted(deciding))  # one tree, from which the test images were taken
     return Source(deciding, listing, tuple(notes), check, root=path, doubt=doubt)
 
 
 def _groups(
     files: Mapping[str, list[Path]], path: Path, group: str | None, key: str, limits: Mapping[str, int | None]
 ) -> tuple[dict[str, NDArray[np.int64] | None], list[Note | str]]:
-    """split -> the number of whom each of its images shows, -1 for one of its own, and what to say of those that are
-    taken.
+    """Split -> the number of each image's group, -1 for a group of its own; and lines on the groups of the images that
+    the limits leave.
     """
     if group is None:
         return dict.fromkeys(files), []
     names = groups_of([file for split in files.values() for file in split], path, group, key)
     first = len(files["train"])
     groups = numbered_groups({"train": names[:first], "test": names[first:]})
-    taken = {split: _taken(len(mine), limits[split]) for split, mine in files.items()}
+    taken = {split: _taken(len(images), limits[split]) for split, images in files.items()}
     used = [names[row] for row in (*taken["train"], *(first + taken["test"]))]
     alone = sum(name is None for name in used)
     known = sorted({name for name in used if name is not None})
-    in_files = group.startswith(ATTRIBUTES)  # what a file says of a patient is not to be shown, nor kept in a run
+    in_files = group.startswith(ATTRIBUTES)  # what a file says of a patient must not be shown, nor kept in a run
     such = "" if in_files else f", such as {some(known, 3)}"
     several = plural(len(known), "group", "groups")
     one = ": all are of one" if len(known) == 1 and not alone else ""
@@ -165,16 +166,17 @@ def _groups(
     if alone:
         where = "in" if in_files else "in the path of"
         own = plural(alone, "image: it is one", "images: each is one")
-        said = f"{key}.group finds nothing {where} {own} of its own"
-        notes.append(Note.shareable(said))
-    shown = {split: None if of is None else of[taken[split]] for split, of in groups.items()}
-    return groups, [*notes, *shared_notes(shown, f"{key}.group")]
+        notes.append(Note.shareable(f"{key}.group finds nothing {where} {own} of its own"))
+    left = {split: None if numbers is None else numbers[taken[split]] for split, numbers in groups.items()}
+    return groups, [*notes, *shared_notes(left, f"{key}.group")]
 
 
 def _unsplit(
     path: Path, layout: Layout, key: str, group: str | None, limits: Mapping[str, int | None]
 ) -> tuple[Split, Split | None, list[Line]]:
-    """(training images, test images, what to say) of a root without ``train/``. Raises UserError."""
+    """The training images, the test images, and lines on these, of a root without ``train/``. Raises UserError if it
+    cannot be read without.
+    """
     _, folders, _ = entries(path, key)
     within = [inner["train"] for folder in folders if "train" in (inner := split_folders(folder, key))]
     if within and layout in WITH_CLIENTS:
@@ -220,14 +222,14 @@ def _unsplit(
 
 def _unread_tables(path: Path, folder: Path, key: str) -> list[Line]:
     """A line on tables beside the images, in ``path`` or in ``folder`` below it, which may hold their labels."""
-    entries = {entry for place in (path, folder) for entry in place.iterdir() if entry.suffix.lower() in TABLES}
-    names = sorted(str(entry.relative_to(path)) for entry in entries)
-    told = f"{some(names)} is not read; {key}.name=table reads a CSV or JSON Lines file and the images that it names"
-    return [told] if names else []
+    tables = {entry for place in (path, folder) for entry in place.iterdir() if entry.suffix.lower() in TABLES}
+    names = sorted(str(table.relative_to(path)) for table in tables)
+    line = f"{some(names)} is not read; {key}.name=table reads a CSV or JSON Lines file and the images that it names"
+    return [line] if names else []
 
 
 def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> tuple[Split, Split | None, list[Line]]:
-    """Like ``_unsplit``, of ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``. Raises UserError."""
+    """As ``_unsplit``, for ``<client>/train/<class>/x.jpg`` and ``<client>/test/<class>/x.jpg``."""
     train, test = Split(path, [], [], []), Split(path, [], [], [])
     unused = 0
     for client, splits in clients_with_splits(path, folders, key).items():
@@ -248,7 +250,7 @@ def _split_within(path: Path, folders: list[Path], layout: Layout, key: str) -> 
 
 
 def _untested(path: Path, train: Split, class_names: tuple[str, ...], layout: Layout, key: str) -> str:
-    """What is wrong with labelled images and no test images, and what to do where the folders are no classes."""
+    """What is wrong with labelled images without test images, and what to do if the folders are no classes."""
     if train.folder == path:
         none = "flat" if layout == "classes" else "clients_flat"
         return f"{NONE_HELD_OUT}; {key}.layout={none} reads no label and needs none"
@@ -264,15 +266,14 @@ def _untested(path: Path, train: Split, class_names: tuple[str, ...], layout: La
 
 
 def _held_out(path: Path, layout: Layout, train: Split, key: str) -> tuple[Split | None, list[Line]]:
-    """The test images that runs measure on, and a line on those that they do not. Raises UserError."""
-    found = [*test_splits(path, layout, known_names(train.classes), known_names(train.clients), key).values()]
-    if not found:
+    """The test images that runs measure on, None if there are none; and lines on those that they do not measure on."""
+    splits = [*test_splits(path, layout, known_names(train.classes), known_names(train.clients), key).values()]
+    if not splits:
         return None, []
-    test, *unused = found
-    there = printable(test.folder.name)
+    test, *unused = splits
+    used = printable(test.folder.name)
     return test, [
-        f"{printable(other.folder.name)}/ ({len(other.files)} images) is not used: {there}/ is there"
-        for other in unused
+        f"{printable(other.folder.name)}/ ({len(other.files)} images) is not used: {used}/ is there" for other in unused
     ]
 
 
@@ -285,7 +286,7 @@ def _check_trained(
     hint: str,
     key: str,
 ) -> None:
-    """Raise UserError, with ``hint`` in it, unless every class in ``split`` has training images."""
+    """Raise UserError unless every class in ``split`` has training images. ``hint`` is what helps, if that is known."""
     unknown = sorted({name for name in split.classes if name is not None} - set(class_names))
     if unknown:
         what = "the class" if layout == "classes" else "the class or client"
@@ -314,7 +315,7 @@ def _check_trained(
 
 
 def _strangers(test: Split, client_names: tuple[str, ...], limit: int | None) -> list[str | None]:
-    """Each test image's client folder if that has no training images, else None; of images that the limit leaves."""
+    """The client folder of each test image that the limit leaves, if it has no training images; else None."""
     if not client_names:
         return []
     rows = _taken(len(test.files), limit)
@@ -323,7 +324,7 @@ def _strangers(test: Split, client_names: tuple[str, ...], limit: int | None) ->
 
 
 def _taken(count: int, limit: int | None) -> NDArray[np.int64]:
-    """The rows of ``count`` that a limit leaves, evenly spread."""
+    """The rows, out of ``count``, that a limit leaves; they are evenly spread."""
     if limit is None or limit >= count:
         return np.arange(count)
     return np.linspace(0, count - 1, limit).astype(np.int64)
@@ -346,5 +347,5 @@ def _listing(
 
     labels = numbers_of(split.classes, class_names)
     classes, owners = (tuple(printable(given) for given in names) for names in (class_names, client_names))
-    mine = None if groups is None else groups[rows]
-    return Listing(labels[rows], classes, read, clients, owners, unseen_classes(name, labels, rows), mine)
+    row_groups = None if groups is None else groups[rows]
+    return Listing(labels[rows], classes, read, clients, owners, unseen_classes(name, labels, rows), row_groups)

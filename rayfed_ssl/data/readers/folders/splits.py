@@ -23,15 +23,13 @@ from rayfed_ssl.data.readers.folders.names import (
 from rayfed_ssl.data.readers.split_names import split_folders
 from rayfed_ssl.data.readers.walking import entries, images_below, images_beside
 
-NAMED = {"classes": 1, "clients": 2, "clients_flat": 1, "flat": 0}  # levels of folders whose names are read
-ANNOTATIONS = "val_annotations.txt"  # of Tiny-ImageNet's validation images
+NAMED = {"classes": 1, "clients": 2, "clients_flat": 1, "flat": 0}  # layout -> levels of folders whose names are read
+ANNOTATIONS = "val_annotations.txt"  # names the classes of Tiny-ImageNet's validation images
 
 
 @dataclass(frozen=True)
 class Split:
-    """One split's files, with the class and the client of each (None: unknown), and the file that names classes, if
-    one does.
-    """
+    """One split's files, with the class and the client of each (None: unknown), and the files that name classes."""
 
     folder: Path
     files: list[Path]
@@ -46,19 +44,22 @@ class Split:
         return Split(self.folder, files, classes, clients)
 
     def read_as(self, layout: Layout) -> Split:
-        """The same where folders name classes, else without any."""
+        """The split, without classes if the layout has none."""
         return self if layout in CLASS_DEPTH else replace(self, classes=[None] * len(self.files))
 
     def add(self, folder: Path, client: str, key: str) -> None:
-        """Add a client's images below ``folder``, whose folders are the classes. Raises UserError."""
-        found = images_below(folder, key)
-        refuse_twins(found, folder, 1, key)
-        self.files.extend(found)
-        self.classes.extend(folder_at(file, folder, 0) for file in found)
-        self.clients.extend(composed(client) for _ in found)
+        """Add the images of a client below ``folder``, in which folders are classes. Raises UserError if it cannot be
+        walked, or if two classes have the same name.
+        """
+        files = images_below(folder, key)
+        refuse_twins(files, folder, 1, key)
+        self.files.extend(files)
+        self.classes.extend(folder_at(file, folder, 0) for file in files)
+        self.clients.extend(composed(client) for _ in files)
 
 
 def train_split(path: Path, layout: Layout, key: str) -> Split:
+    """The images below ``train/``. Raises UserError if there are none."""
     train = split_folders(path, key)["train"]
     files = images_below(train, key)
     if not files:
@@ -72,14 +73,14 @@ def train_split(path: Path, layout: Layout, key: str) -> Split:
 def test_splits(
     path: Path, layout: Layout, class_names: tuple[str, ...], client_names: tuple[str, ...], key: str
 ) -> dict[str, Split]:
-    """The test folders with images in them by the names of their splits, the one that runs measure on first."""
+    """Split -> its images, for each test folder that holds any; the one that runs measure on is the first."""
     folders = split_folders(path, key)
     annotated = layout in CLASS_DEPTH and "val" in folders and (folders["val"] / ANNOTATIONS).is_file()
     found = {"val": _annotated(folders["val"], key)} if annotated else {}
     for name in TEST_FOLDERS:
         if name in found or name not in folders or not (files := images_below(folders[name], key)):
             continue
-        known = layout != "flat" and not annotated  # beside annotations folders are no classes
+        known = layout != "flat" and not annotated  # if val/ has annotations, folders of test/ are no classes
         refuse_twins(files, folders[name], NAMED[layout] if known else 0, key)
         below = [folders_between(file, folders[name]) if known else () for file in files]
         places = [test_place(inner, class_names, client_names) for inner in below]
@@ -89,7 +90,7 @@ def test_splits(
 
 
 def _annotated(folder: Path, key: str) -> Split:
-    """Tiny-ImageNet's validation images, whose classes stand in a text file."""
+    """Tiny-ImageNet's validation images, whose classes are in a text file."""
     text = (folder / ANNOTATIONS).read_bytes().decode(errors="surrogateescape")
     annotated = dict(composed(line).split("\t")[:2] for line in text.splitlines() if "\t" in line)
     files = images_below(folder, key)
@@ -98,11 +99,13 @@ def _annotated(folder: Path, key: str) -> Split:
 
 
 def clients_with_splits(path: Path, folders: list[Path], key: str) -> dict[str, dict[str, Path]]:
-    """client -> split -> its folder. Raises UserError for a client with images and without a split."""
+    """Client -> split -> its folder. Raises UserError for a client with images outside of its splits, but no
+    ``train/``.
+    """
     refuse_twins((folder / "images" for folder in folders), path, 1, key)
     found = {folder.name: splits for folder in folders if (splits := split_folders(folder, key))}
-    odd = (folder.name for folder in folders if folder.name not in found and images_below(folder, key))
-    if name := next(odd, ""):
+    unsplit = (folder.name for folder in folders if folder.name not in found and images_below(folder, key))
+    if name := next(unsplit, ""):
         raise layout_error(path, "clients", f"has {printable(name)}/ without train/ or test/ in it", key)
     for client in (name for name, splits in found.items() if "train" not in splits):
         if beside := [name for name, _ in images_beside(path / client, found[client].values(), key)]:
@@ -113,7 +116,7 @@ def clients_with_splits(path: Path, folders: list[Path], key: str) -> dict[str, 
 
 
 def beside_clients(path: Path, folders: list[Path], key: str) -> list[str]:
-    """A line on images beside the clients' splits, where there are any."""
+    """A line on images beside the clients' splits, if there are any."""
     beside, loose = [], len(entries(path, key)[0])
     for client in folders:
         for name, count in images_beside(client, split_folders(client, key).values(), key):
@@ -123,7 +126,9 @@ def beside_clients(path: Path, folders: list[Path], key: str) -> list[str]:
 
 
 def maybe_class(train: Split, beside: list[tuple[str, int]], layout: Layout) -> str:
-    """What to add where ``train/`` has no class (client) in it, and may be one itself among other folders."""
+    """The end of a message if ``train/`` has no class or client in it, and may be one itself, like the folders beside
+    it; else "".
+    """
     if layout == "flat" or known_names(train.classes + train.clients) or not any(folder for folder, _ in beside):
         return ""
     meant = "class" if layout == "classes" else "client"

@@ -16,18 +16,19 @@ from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.data.readers.split_names import TEST_NAMES, is_file_of, spellings
 from rayfed_ssl.data.readers.walking import FROM_TABLE, TABLES, of_container, read_by
 
-PART = re.compile(r"(.+)-\d+-of-(\d+)(?:-[0-9a-f]+)?\.parquet")  # as the Hugging Face datasets library writes them
-MOST_NAMED = 5  # of files that are not used
-AT_A_TIME, BYTES_AT_A_TIME = 512, 32 * 2**20  # of rows with images: so many, of about so many bytes at most
+PART = re.compile(r"(.+)-\d+-of-(\d+)(?:-[0-9a-f]+)?\.parquet")  # names that the Hugging Face datasets library writes
+MOST_NAMED = 5  # files that are not used and that a line names
+AT_A_TIME, BYTES_AT_A_TIME = 512, 32 * 2**20  # rows with images that are read at once, and about how many bytes
 
 
 def parts_of(path: Path, key: str, shown: str, test_split: str | None = None) -> dict[str, list[Path]]:
-    """The files of each split in a folder, or the file itself; none of the test split where it is missing.
+    """The files of the splits "train" and "test" of a folder, or the file itself as "train"; no files for "test" if
+    there is no test split.
 
     Args:
-        test_split: the name of the split that is the test; None: the first of ``TEST_NAMES``.
+        test_split: the name of the split that is tested on; None: the first of ``TEST_NAMES``.
     Raises:
-        UserError: no training files, or several folders that have some; no files of ``test_split``.
+        UserError: there are no training files, several folders have some, or there are no files of ``test_split``.
     """
     if path.is_file() and test_split is not None:
         raise UserError(f"{key}.test_split: found {printable(repr(test_split))}; {shown} is one file, allowed: null")
@@ -36,10 +37,8 @@ def parts_of(path: Path, key: str, shown: str, test_split: str | None = None) ->
     homes = homes_of(path, key, shown)
     if not homes:
         raise _missing(path, shown, key)
-    train, test = (
-        _find(homes[0], ("train",)),
-        _test_files(path, homes, TEST_NAMES if test_split is None else (test_split,)),
-    )
+    train = _find(homes[0], ("train",))
+    test = _test_files(path, homes, TEST_NAMES if test_split is None else (test_split,))
     if test_split is not None and not test:
         raise UserError(
             f"{key}.test_split: found {printable(repr(test_split))}; {shown} has no {_wanted(printable(test_split))}, "
@@ -51,11 +50,12 @@ def parts_of(path: Path, key: str, shown: str, test_split: str | None = None) ->
 
 
 def _test_files(path: Path, homes: list[Path], names: tuple[str, ...]) -> list[Path]:
+    """The files of the first of ``names`` in the first folder that has any: ``homes``, ``path``, its ``data/``."""
     return next((found for home in (*homes, path, path / "data") if (found := _find(home, names))), [])
 
 
 def other_tests(path: Path, parts: dict[str, list[Path]], key: str, shown: str) -> dict[str, list[Path]]:
-    """The files of those splits of ``TEST_NAMES`` that could be the test and are not."""
+    """The files of each split of ``TEST_NAMES`` that could be tested on and is not."""
     homes = homes_of(path, key, shown)
     found: dict[str, list[Path]] = {}
     taken = {file for files in parts.values() for file in files}
@@ -68,10 +68,8 @@ def other_tests(path: Path, parts: dict[str, list[Path]], key: str, shown: str) 
 
 
 def homes_of(path: Path, key: str, shown: str) -> list[Path]:
-    """The folders that hold a folder's training parts: itself, its ``data/``, or its only one that has them.
-
-    Raises:
-        UserError: several have them.
+    """The folders with training files: ``path`` and its ``data/``, or else the only folder in it that has some. Raises
+    UserError if several folders in it have some.
     """
     if homes := [folder for folder in (path, path / "data") if _find(folder, ("train",))]:
         return homes
@@ -83,7 +81,9 @@ def homes_of(path: Path, key: str, shown: str) -> list[Path]:
 
 
 def _find(folder: Path, names: tuple[str, ...]) -> list[Path]:
-    """The parts of the first of ``names`` that lies in a folder: of the files in it, else of those in ``train/``."""
+    """The files of the first of the splits ``names`` that is in a folder: files in it, or else in folders in it that
+    are called as the splits are.
+    """
     here = _files_in(folder)
     for name in names:
         if found := [file for file in here if is_file_of(file.name, name)]:
@@ -103,8 +103,8 @@ def _wanted(split: str) -> str:
 
 
 def unused(path: Path, parts: dict[str, list[Path]], key: str, advice: str = "") -> tuple[str, ...]:
-    """A line on the Parquet files below ``path`` that are of neither split, where there are any; ``advice`` ends it.
-    Before it lines on parts that are missing.
+    """Lines on parts that are missing, and one on the Parquet files below ``path`` that belong to neither split, if
+    there are any; ``advice`` ends it.
     """
     used = {file.resolve() for files in parts.values() for file in files}
     below = [file for file in sorted(path.rglob("*.parquet")) if file.is_file() and not file.name.startswith(".")]
@@ -125,19 +125,19 @@ def unused(path: Path, parts: dict[str, list[Path]], key: str, advice: str = "")
 
 def incomplete(parts: dict[str, list[Path]]) -> tuple[str, ...]:
     """A line for each number of parts in names like ``train-00000-of-00003.parquet`` that are not all there."""
-    there: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for file in dict.fromkeys(file for files in parts.values() for file in files):
-        if named := PART.fullmatch(file.name):
-            there[named[1], named[2]] += 1
+        if match := PART.fullmatch(file.name):
+            counts[match[1], match[2]] += 1
     return tuple(
         f"{printable(name, 80)}-*-of-{total}.parquet: {count} of {int(total)} parts are there"
-        for (name, total), count in there.items()
+        for (name, total), count in counts.items()
         if count < int(total)
     )
 
 
 def _rows_of(file: Path, key: str) -> int:
-    """How many rows a file has; none where it cannot be read, for nobody wants to read it."""
+    """How many rows a file that is not used has; 0 if it cannot be read."""
     try:
         with readable(file, key) as opened:
             return int(opened.metadata.num_rows)
@@ -146,7 +146,7 @@ def _rows_of(file: Path, key: str) -> int:
 
 
 def _missing(path: Path, shown: str, key: str) -> UserError:
-    """What to say of a folder without training files: of these alone a fifth is held out."""
+    """The error of a folder without training files, from which a fifth could be held out."""
     files = sorted(path.rglob("*.parquet"))
     alone = f"{key}.path={printable(files[0])} reads it alone" if len(files) == 1 else "name the parts train-*.parquet"
     hint = f"; {alone}, and a fifth of each class is held out as test images" if files else _arrow_below(path)
@@ -156,7 +156,9 @@ def _missing(path: Path, shown: str, key: str) -> UserError:
 
 
 def _arrow_below(path: Path) -> str:
-    """What to do with Arrow files, as ``save_to_disk`` of the Hugging Face datasets library writes them; "" without."""
+    """The end of a message: what to do with Arrow files, which ``save_to_disk`` of the Hugging Face datasets library
+    writes; "" if there are none.
+    """
     found = next((file for file in sorted(path.rglob("*.arrow")) if file.is_file()), None)
     if found is None:
         return ""
@@ -174,20 +176,20 @@ def _present(path: Path) -> str:
 
 @contextlib.contextmanager
 def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
-    """A Parquet file, opened. Raises UserError where it cannot be read."""
+    """A Parquet file, opened. Raises UserError if it cannot be read, then or within."""
     try:
-        with pq.ParquetFile(file, pre_buffer=False) as opened:  # else all row groups lie in memory before the first
+        with pq.ParquetFile(file, pre_buffer=False) as opened:  # else all row groups are in memory before the first
             yield opened
     except (pa.ArrowException, OSError) as error:
         reason = in_one_line(error)
-        table = f"; {FROM_TABLE}" if file.suffix.lower() in {*TABLES, ".txt"} else of_container(file)
-        table = (read_by(file, key) if file.suffix.lower() != ".parquet" else "") or table
-        raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason}){table}") from error
+        hint = read_by(file, key) if file.suffix.lower() != ".parquet" else ""
+        hint = hint or (f"; {FROM_TABLE}" if file.suffix.lower() in {*TABLES, ".txt"} else of_container(file))
+        raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason}){hint}") from error
 
 
 def few_rows(opened: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """A file's rows in order, a few at a time, so that large images do not lie in memory all at once: no more than a
-    row group, and of it what ``AT_A_TIME`` and ``BYTES_AT_A_TIME`` say.
+    """A file's rows in order, a few at a time, so that large images are not in memory all at once: no more than a row
+    group, than ``AT_A_TIME`` rows, and than about ``BYTES_AT_A_TIME``.
     """
     for number in range(opened.num_row_groups):
         group = opened.metadata.row_group(number)

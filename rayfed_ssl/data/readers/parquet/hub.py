@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face Hub that hold Parquet files (extra ``hub``).
 
-``data.path`` is ``OWNER/NAME``, or ``OWNER/NAME/FOLDER`` where a repository holds several data sets. The Parquet files
+``data.path`` is ``OWNER/NAME``, or ``OWNER/NAME/FOLDER`` if a repository holds several data sets. The Parquet files
 are downloaded once into the cache's ``hub/`` folder and read by the source ``parquet``. ``data.revision`` is a branch,
 tag or commit; data sets without Parquet files of their own have them at ``refs/convert/parquet``. ``HF_ENDPOINT`` and
 ``HF_TOKEN`` are respected.
@@ -28,13 +28,13 @@ def hub_source(
     columns: Columns,
     test_split: str | None = None,
 ) -> Source:
-    """The source of the repository ``name``, downloaded first where the cache does not have that revision.
+    """The source of the repository ``name``, downloaded first unless the cache has that revision.
 
     Args:
-        test_split: as of ``parquet_source``.
+        test_split: as in ``parquet_source``.
     Raises:
-        UserError: no such repository, revision or folder; no Parquet files; no access; no network and nothing cached;
-            the extra ``hub`` is not installed.
+        UserError: the repository, revision or folder does not exist, has no Parquet files, is not accessible, or is not
+            cached and there is no network; or the extra ``hub`` is not installed.
     """
     snapshot, where = hub_folder(name, revision, cache, key)
     source = parquet_source(where, limits, key, columns, shown=printable(name), test_split=test_split)
@@ -42,10 +42,8 @@ def hub_source(
 
 
 def hub_folder(name: str, revision: str | None, cache: Path, key: str) -> tuple[Path, Path]:
-    """(the folder of the newest commit of ``revision``, the folder in it that holds the data set's Parquet files).
-
-    Raises:
-        UserError: as ``hub_source``.
+    """The folder of the newest commit of ``revision``, and the folder in it that holds the data set's Parquet files.
+    Raises UserError as ``hub_source`` does.
     """
     owner_and_name, folder = _split_name(name, key)
     snapshot = _downloaded(owner_and_name, folder, revision, cache / "hub", key)
@@ -66,7 +64,7 @@ def _split_name(name: str, key: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _downloaded(name: str, folder: tuple[str, ...], revision: str | None, cache: Path, key: str) -> Path:
-    """The folder of the newest commit of ``revision``, with its Parquet files."""
+    """The folder in the cache of the newest commit of ``revision``, with its Parquet files."""
     try:
         import huggingface_hub as hub
         from huggingface_hub.errors import (
@@ -84,7 +82,7 @@ def _downloaded(name: str, folder: tuple[str, ...], revision: str | None, cache:
     pattern = "/".join((*folder, "*.parquet"))  # the star crosses folders
     endpoint = os.environ.get("HF_ENDPOINT") or None
     try:
-        found = hub.snapshot_download(
+        snapshot = hub.snapshot_download(
             name, repo_type="dataset", revision=revision, cache_dir=cache, allow_patterns=[pattern], endpoint=endpoint
         )
     except GatedRepoError as error:
@@ -102,4 +100,4 @@ def _downloaded(name: str, folder: tuple[str, ...], revision: str | None, cache:
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = in_one_line(error, 200)
         raise UserError(f"{key}.path: {name} could not be downloaded ({reason})") from error
-    return Path(found)
+    return Path(snapshot)

@@ -1,21 +1,20 @@
 """Images in Parquet, as the Hugging Face ``datasets`` library writes them.
 
 A row holds an encoded image, as a struct of ``bytes`` and ``path`` (or plain binary) named ``img`` or ``image``, and a
-label named ``label``, ``labels`` or ``fine_label``; a file without such a column, or with nulls in it, holds images
-that nobody labelled (label -1). Labels are integers from 0, or text, whose sorted values are the classes. Text that is
-empty or blank, in the label or the client column, counts as null, with a note. As pandas writes them, integers may be
-floats with NaN for null, and labels booleans. Several labels per image and targets of a regression are not measured:
-with ``data.columns.label: false`` no label is read. Where no training image has one, no test split is needed.
-``data.columns`` names other columns, one that says which client holds the image (text or integers; the partition
-``natural``), and one that says whom or what it shows (``group``), by which images are held out together. ``path`` is a
-single file, or a folder with the files of ``train`` and ``test`` (or ``validation``, ``val``; ``split_names`` says
-which they are), in one or several parts, there or in its ``data/`` folder or in its only folder that has them; folders
-``train/`` and ``test/`` with Parquet files in them do as well. Of a single file, and of the parts of ``train`` where
-there are none of a test split, a fixed fifth per class of all rows (always the same one) becomes the test split, while
-all images without a label train. Other Parquet files, such as those of ``validation`` beside ``test``, are not used,
-with a note;
-``data.test_split: validation`` takes them for the test. Where there are no files of a test split, a column may say
-which rows train and which test (``data.columns.split``).
+label named ``label``, ``labels`` or ``fine_label``. Without such a column all images are unlabelled (label -1), and so
+are those with null in it. Labels are integers from 0, or text, whose sorted values are the classes. Empty or blank text
+in the label or the client column counts as null, with a note. Integers may be floats with NaN for null, as pandas
+writes them, and labels may be booleans. Several labels per image and targets of a regression are not measured: with
+``data.columns.label: false`` no label is read. If no training image has a label, no test split is needed.
+``data.columns`` names other columns: one that says which client holds the image (text or integers; the partition
+``natural``), and one that says whom or what it shows (``group``), by which images are held out together.
+
+``path`` is a single file, or a folder with the files of ``train`` and ``test`` (or ``validation``, ``val``;
+``split_names`` recognises them), in one or several parts. They are in the folder, in its ``data/``, in its only folder
+that has such files, or in folders ``train/`` and ``test/``. If there is only one file, or only parts of ``train``, a
+fixed fifth per class of all rows (always the same one) becomes the test split, while all images without a label train;
+or a column says which rows train and which test (``data.columns.split``). Other Parquet files, such as those of
+``validation`` beside ``test``, are not used, with a note; ``data.test_split: validation`` tests on them.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, Ro
 from rayfed_ssl.data.readers.walking import FROM_TABLE
 
 IMAGE_COLUMNS = ("img", "image")
-# columns of files, as ``bare`` writes them
+# names of columns of paths, as ``bare`` writes them
 PATHS = {"path", "imagepath", "file", "filename", "filepath", "imagefile", "imagename"}
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Rows of a file, by their sorted numbers; None: all of them."""
+    """Some rows of a file, by their numbers, which ascend; None: all of them."""
 
     file: Path
     rows: NDArray[np.int64] | None = None
@@ -74,7 +73,7 @@ class Part:
         return column if self.rows is None else column.take(pa.array(self.rows))
 
     def count(self, all_rows: int) -> int:
-        """How many rows these are, in a file of ``all_rows``."""
+        """How many rows these are, in a file that has ``all_rows``."""
         return all_rows if self.rows is None else len(self.rows)
 
 
@@ -86,23 +85,24 @@ def parquet_source(
     shown: str | None = None,
     test_split: str | None = None,
 ) -> Source:
-    """The source at ``path``, which messages call ``shown``. Its check raises UserError where no test image can be held
+    """The source at ``path``, which messages call ``shown``. Its check raises UserError if no test image can be held
     out, and for labels of the test split that no training image has.
 
     Args:
-        test_split: the name of the split that is the test; None: ``test``, else ``validation`` or ``val``.
+        test_split: the name of the split that is tested on; None: ``test``, else ``validation`` or ``val``.
     Raises:
-        UserError: no training images, missing columns, unreadable files, no files of ``test_split``.
+        UserError: there are no training images, columns are missing, files cannot be read, or there are none of
+            ``test_split``.
     """
     columns, shown, single = columns or Columns(), shown or printable(path), path.is_file()
     files = parts_of(path, key, shown, None if columns.split is not None else test_split)
-    others: list[Note | str] = (
-        [] if single else [*unused(path, files, key, _other_tests(path, files, columns, key, shown))]
-    )
-    parts = {split: [Part(file) for file in found] for split, found in files.items()}
+    notes: list[Note | str] = []
+    if not single:
+        notes += unused(path, files, key, _other_tests(path, files, columns, key, shown))
+    parts = {split: [Part(file) for file in split_files] for split, split_files in files.items()}
     if columns.split is not None:
-        parts, told = _split(files, columns.split, test_split, key)
-        others += told
+        parts, split_notes = _split(files, columns.split, test_split, key)
+        notes += split_notes
     if undivided := not parts["test"]:
         parts["test"] = parts["train"]
     number = "one Parquet file" if len(files["train"]) == 1 else f"{len(files['train'])} Parquet files"
@@ -114,11 +114,11 @@ def parquet_source(
         key,
     )
     if key == "data" and files["train"][0].is_file():
-        others += _unread(files["train"][0], columns, undivided, key)
+        notes += _unread(files["train"][0], columns, undivided, key)
     return Source(
         tuple(dict.fromkeys(files["train"] + files["test"])),
         splits.listing,
-        notes=others,
+        notes=notes,
         check=lambda: splits.check(shown, printable(parts["test"][0].file)),
         alone=splits.alone if undivided and not single else None,
     )
@@ -127,8 +127,8 @@ def parquet_source(
 def _split(
     files: Mapping[str, list[Path]], wanted: str, test_split: str | None, key: str
 ) -> tuple[dict[str, list[Part]], list[str]]:
-    """The rows of each split that a column of the training files says, and lines on rows that are not used. Raises
-    UserError.
+    """The rows of each split, which the column ``wanted`` of the training files says, and lines on rows that are not
+    used. Raises UserError if there are files of a test split, or if the column does not name splits.
     """
     if files["test"]:
         raise UserError(
@@ -144,14 +144,14 @@ def _split(
     rows, notes = split_column.rows_of_splits(cells, wanted, shown, test_split, key)
     parts = dict[str, list[Part]]()
     for split in ("train", "test"):
-        mine = np.array(rows.get(split, ()), np.int64)
-        own = [mine[(mine >= low) & (mine < high)] - low for low, high in pairwise(ends)]
-        parts[split] = [Part(file, part) for file, part in zip(files["train"], own, strict=True) if len(part)]
+        numbers = np.array(rows.get(split, ()), np.int64)
+        by_file = [numbers[(numbers >= low) & (numbers < high)] - low for low, high in pairwise(ends)]
+        parts[split] = [Part(file, own) for file, own in zip(files["train"], by_file, strict=True) if len(own)]
     return parts, notes
 
 
 def read_split_cells(file: Path, wanted: str, key: str) -> list[str]:
-    """The cells of the column of splits, "" where one is null or blank. Raises UserError."""
+    """The cells of the column of splits, "" for one that is null or blank. Raises UserError unless it is text."""
     with readable(file, key) as opened:
         name = column_named(opened.schema_arrow, wanted, (), "split", file, key)
         column = plain(opened.read(columns=[name]).column(name))
@@ -164,10 +164,10 @@ def read_split_cells(file: Path, wanted: str, key: str) -> list[str]:
 
 
 def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note | str]:
-    """:func:`unread_columns` of a file."""
+    """The lines of :func:`unread_columns` on a file's columns."""
     with readable(file, key) as opened:
         names = list(dict.fromkeys(opened.schema_arrow.names))
-        small = {field.name for field in opened.schema_arrow if of_text_or_numbers(field.type)}  # none of images
+        small = {field.name for field in opened.schema_arrow if of_text_or_numbers(field.type)}  # images are never read
 
         def values(name: str) -> Iterator[pa.Array]:
             if name in small:
@@ -177,29 +177,30 @@ def _unread(file: Path, columns: Columns, single: bool, key: str) -> list[Note |
 
 
 def _other_tests(path: Path, parts: dict[str, list[Path]], columns: Columns, key: str, shown: str) -> str:
-    """Which other splits with labels could be the test, and by which key; "" where there are none, and of public
-    images, of which those that train are read.
+    """The end of a line: which other splits with labels could be tested on, and by which key; "" if there are none, and
+    for public images, none of which are tested on.
     """
     if key != "data":
         return ""
     if not parts["test"]:
         return f"; {key}.test_split=NAME tests on the images of NAME-*.parquet"
-    said = ""
+    hints = ""
     for name, files in other_tests(path, parts, key, shown).items():
         try:
-            found = [read_labels(file, columns, key) for file in files]
-            known = sum(int((numbered(labels, label_texts(found), key) >= 0).sum()) for labels in found)
+            file_labels = [read_labels(file, columns, key) for file in files]
+            known = sum(int((numbered(labels, label_texts(file_labels), key) >= 0).sum()) for labels in file_labels)
         except UserError:
-            continue  # nobody asked for it
+            continue  # it is only read for a hint
         if known:
-            said += to_test_on(name, f"its {known} labelled images", key)
-    return said
+            hints += to_test_on(name, f"its {known} labelled images", key)
+    return hints
 
 
 # -- which columns -----------------------------------------------------------------------------------------------------
 
 
 def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> str:
+    """The name of the column of images. Raises UserError if there is none, or if it does not hold encoded images."""
     name = column_named(schema, columns.image, IMAGE_COLUMNS, "image", file, key)
     if not name:
         wanted, has = ", ".join(IMAGE_COLUMNS), printable(", ".join(schema.names)) or "no columns"
@@ -214,44 +215,42 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
 
 
 def _read_beside(parts: Mapping[str, list[Part]], columns: Columns, key: str) -> Beside:
-    """What lies beside the images of both splits; sorted text of both together are the classes."""
-    found = {
-        name: [
-            (*_read_labels(part, columns, key), _read_names(part, columns, key, part in parts["train"]))
-            for part in mine
-        ]
-        for name, mine in parts.items()
+    """The labels, clients and groups of both splits. If labels are text, the sorted labels of both are the classes."""
+    read = {
+        part: (*_read_labels(part, columns, key), _read_names(part, columns, key, part in parts["train"]))
+        for part in dict.fromkeys((*parts["train"], *parts["test"]))  # both are the same parts without a test split
     }
-    texts = label_texts([labels for rows in found.values() for labels, *_ in rows])
-    splits, empty = {}, dict[tuple[Part, str], Empty]()
-    for name, rows in found.items():
+    texts = label_texts([labels for labels, *_ in read.values()])
+    splits: dict[str, Rows] = {}
+    for split, split_parts in parts.items():
+        rows = [read[part] for part in split_parts]
         labels = [np.empty(0, np.int64), *(numbered(labels, texts, key) for labels, *_ in rows)]
-        beside = {what: [value for *_, named in rows for value in named[what][0]] for what in NAMED}
-        for part, (_, no_labels, named) in zip(parts[name], rows, strict=True):
-            empty[part, NO_LABEL] = no_labels
-            empty |= {(part, f"{what}: {meaning}"): named[what][1] for what, meaning in NAMED.items()}
-        given = {what: values for what, values in beside.items() if getattr(columns, what) is not None}
-        splits[name] = Rows(np.concatenate(labels), given.get("client"), given.get("group"))
-    meant: dict[str, Empty] = {}
-    for (_, meaning), cells in empty.items():
-        meant[meaning] = meant.get(meaning, Empty()) + cells
+        values = {what: [value for *_, named in rows for value in named[what][0]] for what in NAMED}
+        given = {what: values[what] for what in NAMED if getattr(columns, what) is not None}
+        splits[split] = Rows(np.concatenate(labels), given.get("client"), given.get("group"))
+    empty: dict[str, Empty] = {}
+    for _, unlabelled, named in read.values():
+        cells = {NO_LABEL: unlabelled} | {f"{what}: {meaning}": named[what][1] for what, meaning in NAMED.items()}
+        for meaning, count in cells.items():
+            empty[meaning] = empty.get(meaning, Empty()) + count
     names = None if texts else _class_names(parts["train"][0].file, splits, columns, key)
-    once = {part: labels for name, rows in found.items() for part, (labels, *_) in zip(parts[name], rows, strict=True)}
-    several = one_hot.count_several(once.values(), columns.label) if isinstance(columns.label, tuple) else 0
-    return Beside(splits, texts, names, meant, several)
+    several = 0
+    if isinstance(columns.label, tuple):
+        several = one_hot.count_several([labels for labels, *_ in read.values()], columns.label)
+    return Beside(splits, texts, names, empty, several)
 
 
 def read_labels(file: Path, columns: Columns, key: str) -> pa.Array:
-    """A file's labels: int64, -1 where unknown, or text, null where unknown.
+    """A file's labels: int64, -1 if unknown, or text, null if unknown.
 
     Raises:
-        UserError: a file that cannot be read, a column that is missing or of a type that cannot be used.
+        UserError: the file cannot be read, or a column is missing or has a type that cannot be used.
     """
     return _read_labels(Part(file), columns, key)[0]
 
 
 def _read_labels(part: Part, columns: Columns, key: str) -> tuple[pa.Array, Empty]:
-    """The labels of a file's rows, and the cells without one."""
+    """The labels of the rows, and how many cells have none."""
     file = part.file
     with readable(file, key) as opened:
         schema = opened.schema_arrow
@@ -272,8 +271,8 @@ def _read_labels(part: Part, columns: Columns, key: str) -> tuple[pa.Array, Empt
 
 
 def _read_names(part: Part, columns: Columns, key: str, trains: bool) -> dict[str, tuple[Values, Empty]]:
-    """The values of the client and the group column, and their cells without one; nothing of a column that is not
-    named. Who test images show may be unknown: nobody is held out of them.
+    """The values of the client and the group column, and how many cells have none; both empty if no key names the
+    column. The group column may be missing if the part does not train, as nothing is held out of it.
     """
     return {
         what: _read_named(part, getattr(columns, what), what, key, what == "group" and not trains) for what in NAMED
@@ -293,7 +292,7 @@ def _read_named(part: Part, wanted: str | None, what: str, key: str, optional: b
 
 
 def _class_names(file: Path, splits: dict[str, Rows], columns: Columns, key: str) -> tuple[str, ...] | None:
-    """The names that the file gives its classes, or None. Raises UserError where it names too few."""
+    """The names that the file gives its classes, or None. Raises UserError if it names too few."""
     count = 1 + max(int(split.labels.max(initial=-1)) for split in splits.values())
     names = class_names(file, columns, key)
     if names is not None and count > len(names):
@@ -302,7 +301,9 @@ def _class_names(file: Path, splits: dict[str, Rows], columns: Columns, key: str
 
 
 def class_names(file: Path, columns: Columns, key: str) -> tuple[str, ...] | None:
-    """The names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), or None. Raises UserError."""
+    """The class names in the schema's metadata (``class_names`` or Hugging Face's ClassLabel), or None. Raises
+    UserError if they cannot be read.
+    """
     if columns.label is False or isinstance(columns.label, tuple):
         return None
     with readable(file, key) as opened:
@@ -330,8 +331,8 @@ def _rows(parts: list[Part], chosen: NDArray[np.int64], columns: Columns, key: s
             name = image_column(opened.schema_arrow, columns, file, key)
             encoded = encoded_images(opened.metadata, name, f"column {printable(name)} of {printable(file)}", key)
             count = part.count(opened.metadata.num_rows)
-            mine = chosen[slice(*np.searchsorted(chosen, (first, first + count)))] - first
-            wanted = mine if part.rows is None else part.rows[mine]
+            in_part = chosen[slice(*np.searchsorted(chosen, (first, first + count)))] - first
+            wanted = in_part if part.rows is None else part.rows[in_part]  # row numbers in the file
             start = 0
             for batch in few_rows(opened, [name]) if len(wanted) else ():
                 rows = wanted[slice(*np.searchsorted(wanted, (start, start + len(batch))))]

@@ -1,9 +1,10 @@
 """The cells of a CSV, TSV or JSON Lines file, and what a column of them holds.
 
-The first line that is not blank names the columns, in UTF-8, with or without a byte-order mark. Cells are separated by
-commas, semicolons or tabs, whichever that line has most of outside of quotes; Excel's line ``sep=;`` says it, too. Rows
-without any text are left out. In a ``.jsonl`` file every line is a JSON object: a row, whose keys name the columns. A
-key that is not there, or null, is an empty cell; numbers, true, false, lists and objects are read as JSON writes them.
+Files are UTF-8, with or without a byte-order mark. The first line that is not blank names the columns. Cells are
+separated by commas, semicolons or tabs, whichever that line has most of outside of quotes, or as Excel's line ``sep=;``
+says. Rows without any text are left out. In a ``.jsonl`` file every line is a JSON object, which is a row; its keys
+name the columns. A key that is missing or null is an empty cell; numbers, true, false, lists and objects are read as
+JSON writes them.
 
 Shape legend: n rows.
 """
@@ -29,12 +30,14 @@ QUOTED = re.compile(r'"[^"]*"')
 EXCELS = re.compile(r"sep=(.)\s*")
 INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.0*)?")
 NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-UNKNOWN = {"na", "n/a", "nan", "null", "none"}  # in a column of numbers, in any case
+UNKNOWN = {"na", "n/a", "nan", "null", "none"}  # empty cells in a column of numbers, in any case
 
 
 @dataclass(frozen=True)
 class CellTable:
-    """The cells of a file, (n rows) x (columns), and the line of the file that each row begins in."""
+    """The cells of a file: the columns' names, n rows of as many cells, and the line of the file that each row begins
+    in.
+    """
 
     file: Path
     names: tuple[str, ...]
@@ -47,13 +50,13 @@ class CellTable:
 
     @property
     def stem(self) -> str:
-        """Its name without suffix, in small letters."""
+        """The file's name without suffix, in small letters."""
         return self.file.stem.lower()
 
     def cells(self, name: str) -> list[str]:
-        """A column."""
-        at = self.names.index(name)
-        return [row[at] for row in self.rows]
+        """The cells (n,) of a column."""
+        position = self.names.index(name)
+        return [row[position] for row in self.rows]
 
     def parts(self, name: str) -> list[pa.Array]:
         """A column's values, as :func:`typed` reads them."""
@@ -61,19 +64,21 @@ class CellTable:
         return values
 
     def line(self, row: int) -> str:
-        """What messages call a row."""
+        """What messages call a row: the line that it begins in."""
         return f"line {self.lines[row]} of {self.file}"
 
 
 def read_table(file: Path, key: str) -> CellTable:
-    """The table. Raises UserError for what is none, and for a row with other cells than the first has."""
+    """The table in a file. Raises UserError if it cannot be read as one, or if a row has more or fewer cells than the
+    first.
+    """
     shown = printable(file)
     if file.suffix.lower() == ".jsonl":
         return _json_lines(file, key)
     before = csv.field_size_limit(LONGEST_CELL)
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
-            delimiter, said = _delimiter(opened)
+            delimiter, has_sep_line = _delimiter(opened)
             opened.seek(0)
             rows, lines = _filled(opened, delimiter)
     except UnicodeDecodeError as error:
@@ -84,7 +89,7 @@ def read_table(file: Path, key: str) -> CellTable:
         raise UserError(f"{key}.path: {shown} cannot be read ({error.strerror})") from None
     finally:
         csv.field_size_limit(before)
-    if said:
+    if has_sep_line:
         rows, lines = rows[1:], lines[1:]
     if not rows:
         raise UserError(f"{key}.path: {shown} is empty; its first line names the columns")
@@ -96,45 +101,46 @@ def read_table(file: Path, key: str) -> CellTable:
 
 
 def _json_lines(file: Path, key: str) -> CellTable:
-    """The table whose rows are objects. Raises UserError."""
-    shown, found, lines = printable(file), list[dict[str, str]](), list[int]()
+    """The table in a file of JSON Lines. Raises UserError if it cannot be read as one."""
+    shown, rows, lines = printable(file), list[dict[str, str]](), list[int]()
     try:
         with file.open(encoding="utf-8-sig") as opened:
             for number, line in enumerate(opened, 1):
                 if line.strip():
-                    found.append(_object(line, f"{key}.path: line {number} of {shown}"))
+                    rows.append(_object(line, f"{key}.path: line {number} of {shown}"))
                     lines.append(number)
     except UnicodeDecodeError as error:
         raise UserError(f"{key}.path: {shown} is not UTF-8 ({error.reason}); save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"{key}.path: {shown} cannot be read ({error.strerror})") from None
-    if not found:
+    if not rows:
         raise UserError(f"{key}.path: {shown} is empty; each of its lines is an image, as a JSON object")
-    names = tuple(dict.fromkeys(name for row in found for name in row))
-    return CellTable(file, names, [[row.get(name, "") for name in names] for row in found], lines)
+    names = tuple(dict.fromkeys(name for row in rows for name in row))
+    return CellTable(file, names, [[row.get(name, "") for name in names] for row in rows], lines)
 
 
 def _object(line: str, where: str) -> dict[str, str]:
-    """The cells of a row by their columns. Raises UserError, which begins with ``where``."""
+    """The cells of a row by column. Raises UserError, whose message begins with ``where``, if the line is no object."""
     try:
-        found = json.loads(line)
-        if not isinstance(found, dict):
+        row = json.loads(line)
+        if not isinstance(row, dict):
             raise UserError(f"{where} is {printable(line.strip(), 40)}; allowed: a JSON object")
-        cells = {composed(name.strip()): _as_cell(value) for name, value in found.items()}
-        "".join((*cells, *cells.values())).encode()
-    except (ValueError, RecursionError) as error:  # half a surrogate pair is no text, though JSON may escape it
+        cells = {composed(name.strip()): _as_cell(value) for name, value in row.items()}
+        "".join((*cells, *cells.values())).encode()  # raises for half a surrogate pair, which JSON may escape
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON object ({in_one_line(error)})") from None
     return cells
 
 
 def _as_cell(value: Any) -> str:
+    """A value as the text of a cell."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _delimiter(lines: Iterable[str]) -> tuple[str, bool]:
-    """What separates the cells, by the first line that is not blank, and whether that line says nothing else."""
+    """What separates the cells, by the first line that is not blank; and whether that is Excel's line ``sep=``."""
     first = next((line for line in lines if line.strip()), "")
     if excels := EXCELS.fullmatch(first):
         return excels[1], True
@@ -142,7 +148,7 @@ def _delimiter(lines: Iterable[str]) -> tuple[str, bool]:
 
 
 def _filled(lines: Iterable[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
-    """The rows with any text, and the line that each begins in."""
+    """The rows that have any text, and the line that each begins in."""
     reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
     rows, starts, begin = list[list[str]](), list[int](), 1
     for row in reader:
@@ -154,18 +160,19 @@ def _filled(lines: Iterable[str], delimiter: str) -> tuple[list[list[str]], list
 
 
 def typed(cells: Sequence[str], fractions: bool = False) -> tuple[pa.ChunkedArray, int]:
-    """(the cells as integers, as numbers where some have ``fractions``, or as text, null where they are empty; how many
-    are): as what all of those are that say something. A leading zero makes text, and so do more than 18 digits.
+    """The cells as integers if all that are not empty are integers, as floats if all are numbers, some of them with
+    ``fractions`` and these are asked for, or else as text; and how many are empty, which become null. A leading zero
+    makes text, and so do more than 18 digits.
     """
-    said: list[Any] = [composed(cell.strip()) or None for cell in cells]
-    known = [cell for cell in said if cell is not None and cell.lower() not in UNKNOWN]
+    texts: list[Any] = [composed(cell.strip()) or None for cell in cells]
+    known = [text for text in texts if text is not None and text.lower() not in UNKNOWN]
     whole = all(map(INTEGER.fullmatch, known))
-    if not known or not (
-        whole or (fractions and all(map(NUMBER.fullmatch, known)) and any("." in cell for cell in known))
-    ):
-        return pa.chunked_array([pa.array(said, pa.string())]), said.count(None)
-    numbers = [
-        None if cell is None or cell.lower() in UNKNOWN else int(cell.partition(".")[0]) if whole else float(cell)
-        for cell in said
-    ]
+    fractional = not whole and fractions and all(map(NUMBER.fullmatch, known)) and any("." in text for text in known)
+    if not known or not (whole or fractional):
+        return pa.chunked_array([pa.array(texts, pa.string())]), texts.count(None)
+
+    def number(text: str) -> int | float:
+        return int(text.partition(".")[0]) if whole else float(text)
+
+    numbers = [None if text is None or text.lower() in UNKNOWN else number(text) for text in texts]
     return pa.chunked_array([pa.array(numbers)]), numbers.count(None)

@@ -1,11 +1,11 @@
 """Which image file a cell of a table means.
 
 A cell is a path from the table's folder, or the end of one: the name of a file, or folders and a name, with the file's
-suffix or without. Names are compared in Unicode's normal form C, and suffixes in small letters. Of a path from
-elsewhere (``/kaggle/input/x.png``, ``C:\\scans\\x.png``) as much of the end counts as fits. Where no path of a column
-leads to an image, the folders that all of them begin with are left off, as few as let any lead to one. Where
-``train.csv`` and ``test.csv`` are read, the images of ``train/`` or ``train_images/`` are those of ``train.csv`` alone,
-and come first there, unless a path leads elsewhere.
+suffix or without. Names are compared in Unicode's normal form C, and suffixes in small letters. If a path is from
+elsewhere (``/kaggle/input/x.png``, ``C:\\scans\\x.png``), the longest end of it that fits counts. If no path of a
+column leads to an image, folders that all of them begin with are left off, as few as let any path lead to one. If
+``train.csv`` and ``test.csv`` are read, the images of ``train/`` or ``train_images/`` belong to ``train.csv`` alone,
+which prefers them to others, unless a path leads elsewhere.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.decoding.formats import SUFFIXES
 from rayfed_ssl.data.readers.walking import images_below
 
-ELSEWHERE = re.compile(r"/|\\|[A-Za-z]:[\\/]|[a-z0-9+]+://")
-LONGEST_NAME = 255  # bytes, of every file system
+ELSEWHERE = re.compile(r"/|\\|[A-Za-z]:[\\/]|[a-z0-9+]+://")  # how paths from elsewhere begin
+LONGEST_NAME = 255  # bytes, which file systems allow
 
 
 @dataclass
@@ -33,14 +33,14 @@ class Places:
     """The image files below a folder, by what a table may call them.
 
     Args:
-        tables: the names, without suffix, of the tables that are read, where they are several.
+        tables: the names, without suffix, of the tables that share the folder, if there are several.
     """
 
     folder: Path
     key: str
     tables: Sequence[str] = ()
     elsewhere: list[str] = field(default_factory=list)
-    """Cells that are paths from elsewhere, of which the end was found here."""
+    """The cells that are paths from elsewhere, and whose end was found here."""
 
     @cached_property
     def files(self) -> list[Path]:
@@ -48,36 +48,39 @@ class Places:
 
     @cached_property
     def _ends(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
-        """Every end of a file's path below the folder -> files: as it is, and without the suffix of an image."""
-        whole: dict[str, list[Path]] = defaultdict(list)
+        """The files by every end of their paths below the folder: with suffix, and without the suffix of an image."""
+        with_suffix: dict[str, list[Path]] = defaultdict(list)
         bare: dict[str, list[Path]] = defaultdict(list)
         for file in self.files:
             path = plain(file.relative_to(self.folder).as_posix())
-            for ends, said in ((whole, path), (bare, without_suffix(path))):
-                parts = said.split("/")
+            for ends, called in ((with_suffix, path), (bare, without_suffix(path))):
+                parts = called.split("/")
                 for start in range(len(parts)):
                     ends["/".join(parts[start:])].append(file)
-        return whole, bare
+        return with_suffix, bare
 
     def find_all(self, cells: Sequence[str], table: str, lines: Sequence[str], above: int = 0) -> list[Path | None]:
-        """The files that the cells of a column name; the arguments are those of ``find``, a line for each cell."""
+        """The files that the cells of a column name; the arguments are those of ``find``, with a line for each cell."""
         return [self.find(cell, table, line, above) for cell, line in zip(cells, lines, strict=True)]
 
     def find_below(self, cells: Sequence[str], table: str, lines: Sequence[str]) -> list[Path | None]:
-        """Like ``find_all``, where no cell names a file: without the first of the folders that all cells begin with, or
-        the first two and so on, whichever lets any of them lead to a file.
+        """As ``find_all``, for when no cell names a file: without the first of the folders that all cells begin with,
+        or the first two and so on, as few as let any cell lead to a file.
         """
         paths = [os.path.normpath(plain(cell.strip().replace("\\", "/"))) for cell in cells if cell.strip()]
         levels = zip(*(path.split("/")[:-1] for path in paths if not ELSEWHERE.match(path)), strict=False)
         shared = sum(1 for _ in takewhile(lambda folders: len({*folders}) == 1, levels))
-        tried = (self.find_all(cells, table, lines, above) for above in range(1, shared + 1))
-        return next((files for files in tried if any(files)), [None] * len(cells))
+        for above in range(1, shared + 1):
+            files = self.find_all(cells, table, lines, above)
+            if any(files):
+                return files
+        return [None] * len(cells)
 
     def find(self, cell: str, table: str, called: str, above: int = 0) -> Path | None:
-        """The file that a cell names; None where there is none.
+        """The file that a cell names; None if it names none.
 
         Args:
-            table: the name, without suffix, of the table that the cell is of.
+            table: the name, without suffix, of the cell's table.
             called: what messages call its row.
             above: how many folders at the beginning of a path do not count.
         Raises:
@@ -87,27 +90,30 @@ class Places:
         given = self.folder / text
         if not text:
             return None
-        if not above and os.path.isfile(given):  # where the table's path is relative, all of them are
+        if not above and os.path.isfile(given):  # the path of an image is relative if the table's is
             return given if given.is_absolute() == self.folder.is_absolute() else Path(os.path.relpath(given))
-        said = plain(text.replace("\\", "/"))
+        path = plain(text.replace("\\", "/"))
         if not ELSEWHERE.match(text):
-            parts = os.path.normpath(said).split("/")[above:]
-            found = self._at_end("/".join(parts), table, text, called) if parts else None
-            if above and found is not None:
+            parts = os.path.normpath(path).split("/")[above:]
+            file = self._at_end("/".join(parts), table, text, called) if parts else None
+            if above and file is not None:
                 self.elsewhere.append(text)
-            return found
-        parts = [part for part in said.split("/") if part]
+            return file
+        parts = [part for part in path.split("/") if part]
         for start in range(len(parts)):
-            if (found := self._at_end("/".join(parts[start:]), table, text, called)) is not None:
+            if (file := self._at_end("/".join(parts[start:]), table, text, called)) is not None:
                 self.elsewhere.append(text)
-                return found
+                return file
         return None
 
-    def _at_end(self, said: str, table: str, text: str, called: str) -> Path | None:
+    def _at_end(self, end: str, table: str, text: str, called: str) -> Path | None:
+        """The file whose path ends in ``end``, one of ``table``'s own or else one of no table's; None if there is none.
+        Raises UserError if there are several. ``text`` is the whole cell.
+        """
         for ends in self._ends:
-            found = [(self._whose(file), file) for file in ends.get(said, ())]
-            files = [file for whose, file in found if whose == table]
-            files = files or [file for whose, file in found if whose is None]
+            candidates = [(self._whose(file), file) for file in ends.get(end, ())]
+            files = [file for whose, file in candidates if whose == table]
+            files = files or [file for whose, file in candidates if whose is None]
             if len(files) == 1:
                 return files[0]
             if files:
@@ -119,25 +125,25 @@ class Places:
         return None
 
     def _whose(self, file: Path) -> str | None:
-        """The table with whose name the first folder on the way to the file begins."""
+        """The table whose name begins that of the first folder on the way to the file; None if there is none."""
         folder, *below = PurePosixPath(file.relative_to(self.folder)).parts
         return next((table for table in self.tables if below and folder.lower().startswith(table)), None)
 
     def absent(self, cell: str) -> Path | None:
-        """The path of an image that is not there, for what says so; None where no file can have it."""
+        """The path of an image that is not there, for a message; None if no file can have such a path."""
         text = cell.strip()
         longest = max((len(os.fsencode(part)) for part in text.split("/")), default=0)
         return self.folder / text if text and longest <= LONGEST_NAME and "\0" not in text else None
 
 
 def plain(path: str) -> str:
-    """The path in normal form C, the suffix of an image in small letters."""
+    """The path in normal form C, with the suffix of an image in small letters."""
     path = composed(path)
     bare = without_suffix(path)
     return bare + path[len(bare) :].lower()
 
 
 def without_suffix(path: str) -> str:
-    """The path without the suffix of an image; any other stays, as in DICOM's ``1.2.840.1``."""
+    """The path without the suffix of an image; any other suffix stays, as in DICOM's ``1.2.840.1``."""
     root, suffix = os.path.splitext(path)
     return root if suffix.lower() in SUFFIXES else path

@@ -1,12 +1,11 @@
 """Images that a table names: a CSV, TSV or JSON Lines file with a row per image, beside the image files or above them.
 
 ``path`` is the table, or a folder with ``train.csv`` and ``test.csv`` (or ``validation.csv``, ``val.csv``,
-``valid.csv``; JSON Lines where there is no such file at all), or one with ``train/metadata.csv`` and
-``test/metadata.csv`` (or ``metadata.jsonl``), and the images of each below its own folder. Without a table of test
-images a fixed fifth of each class is held out, as of one Parquet file.
-``data.columns`` says what a column means; ``tables.cells`` says how files and cells are read, ``tables.images`` how the
-image of a row is found. A row whose image is not there is one that cannot be decoded. Image files in no row are not
-read, with a note.
+``valid.csv``; or JSON Lines, if there is no CSV or TSV file), or a folder with ``train/metadata.csv`` and
+``test/metadata.csv`` (or ``metadata.jsonl``), with the images of each below its own folder. Without a table of test
+images a fixed fifth of each class is held out, as for one Parquet file. ``data.columns`` says what a column means;
+``tables.cells`` reads files and cells, ``tables.images`` finds the image of a row. An image that is not there counts as
+one that cannot be decoded. Image files in no row are not read, with a note.
 
 Shape legend: n rows of a table.
 """
@@ -44,15 +43,15 @@ IMAGE_COLUMNS = (
     "imageindex", "id", "imgid", "imgname", "imgpath", "imgfile", "idcode",
 )  # fmt: skip
 """Columns of images that need not be named, as ``bare`` writes them."""
-TESTS = (*TEST_NAMES, "testing", "valid")  # tables of test images: the first that is there
-PIXELS = re.compile(r"(pixel|px|p)?[ _-]?[0-9]+|[0-9]+x[0-9]+", re.IGNORECASE)  # columns of one pixel each
-MOST_LISTED = 20  # columns
-METADATA = ("metadata.csv", "metadata.jsonl")  # of a split's folder, as in image folders of the Hugging Face Hub
+TESTS = (*TEST_NAMES, "testing", "valid")  # names of tables: the first that is there has the test images
+PIXELS = re.compile(r"(pixel|px|p)?[ _-]?[0-9]+|[0-9]+x[0-9]+", re.IGNORECASE)  # names of columns of one pixel each
+MOST_LISTED = 20  # columns that a message names
+METADATA = ("metadata.csv", "metadata.jsonl")  # in a split's folder, as in image folders of the Hugging Face Hub
 
 
 def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict[str, Path], list[str]]:
-    """The table of each split, none of the test split where it is missing; lines on tables that are not used. Raises
-    UserError.
+    """The table of "train" and, if there is one, of "test"; and lines on tables that are not used. Raises UserError if
+    there is no table of training images, or none of ``test_split``.
     """
     shown = printable(path)
     if path.is_file():
@@ -74,14 +73,14 @@ def tables_of(path: Path, key: str, test_split: str | None = None) -> tuple[dict
     chosen = (test_split or next((name for name in TESTS if name in found), "")).lower()
     others = {name: file.relative_to(path) for name, file in found.items() if name not in ("train", chosen)}
     advice = to_test_on(next(iter(others)), "it", key) if len(others) == 1 else ""
-    are = f"{printable(', '.join(map(str, others.values())))} {'is' if len(others) == 1 else 'are'} not used{advice}"
+    line = f"{printable(', '.join(map(str, others.values())))} {'is' if len(others) == 1 else 'are'} not used{advice}"
     splits = {"train": found["train"]} | ({"test": found[chosen]} if chosen else {})
-    return splits, [are] if others else []
+    return splits, [line] if others else []
 
 
 def _tables_in(path: Path, key: str) -> dict[str, Path]:
-    """The tables in a folder by their names in small letters, without suffix; where none of them is ``train``, those
-    of ``METADATA`` in the folders of its splits, by split, if one trains. Raises UserError.
+    """The tables in a folder by their names in small letters, without suffix. If none of them is ``train``, and the
+    folder of the training split holds one of ``METADATA``, then these tables of its splits, by split. Raises UserError.
     """
     shown = printable(path)
     try:
@@ -102,7 +101,7 @@ def _tables_in(path: Path, key: str) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class Named:
-    """A split: its table, the column of its images, and the files that this names, None where one is not there."""
+    """A split: its table, the column of its images, and the file that each row names, None if it is not there."""
 
     table: CellTable
     image: str
@@ -110,20 +109,20 @@ class Named:
     places: Places
 
     def taken(self, rows: Sequence[int]) -> Named:
-        """These rows of the same table."""
+        """The same with these rows of the table alone."""
         cells, lines = [self.table.rows[row] for row in rows], [self.table.lines[row] for row in rows]
         table = replace(self.table, rows=cells, lines=lines)
         return replace(self, table=table, files=[self.files[row] for row in rows])
 
     def images(self, chosen: NDArray[np.int64]) -> Iterator[tuple[str, Payload]]:
-        """(name, file) of the rows of these numbers."""
+        """The (name, file) of the images in the rows ``chosen``."""
         cells = self.table.cells(self.image)
         for row in chosen:
             if (file := self.files[row]) is not None:
                 yield str(file), file
             else:
-                said = printable(cells[row].strip(), 80) or "(empty)"
-                yield f"{said}, {self.table.line(int(row))}", self.places.absent(cells[row])
+                shown = printable(cells[row].strip(), 80) or "(empty)"
+                yield f"{shown}, {self.table.line(int(row))}", self.places.absent(cells[row])
 
 
 def table_source(
@@ -133,14 +132,14 @@ def table_source(
     columns: Columns | None = None,
     test_split: str | None = None,
 ) -> Source:
-    """The source at ``path``. Its check raises UserError where no test image can be held out, and for labels of the
-    test split that no training image has.
+    """The source at ``path``. Its check raises UserError if no test image can be held out, and for labels of the test
+    split that no training image has.
 
     Args:
         test_split: the name of the table of the test images, or of their split in a column; None: ``test``, else
             ``validation`` or ``val``.
     Raises:
-        UserError: no table, no column of images, images that none of the rows names, or two rows name.
+        UserError: there is no table or no column of images, no row names an image, or two rows name the same one.
     """
     columns = columns or Columns()
     found, notes = open_tables(path, key, columns, test_split)
@@ -173,7 +172,7 @@ def table_source(
 def open_tables(
     path: Path, key: str, columns: Columns, test_split: str | None = None
 ) -> tuple[dict[str, Named], list[Note | str]]:
-    """The splits with their images, and lines on what is not read or found elsewhere. Raises UserError."""
+    """The splits with their images, and lines on what is not read or is found elsewhere. Raises UserError."""
     files, unused = tables_of(path, key, None if columns.split is not None else test_split)
     read = {split: read_table(file, key) for split, file in files.items()}
     folders = {table.file.parent for table in read.values()}
@@ -184,8 +183,8 @@ def open_tables(
     notes: list[Note | str] = [*unused, *_left_over([*places.values()], [*found.values()])]
     if columns.split is None:
         return found, notes
-    splits, told = _split(found, columns.split, test_split, key)
-    return splits, [*notes, *told]
+    splits, split_notes = _split(found, columns.split, test_split, key)
+    return splits, [*notes, *split_notes]
 
 
 def _split(
@@ -200,7 +199,7 @@ def _split(
             "allowed: null"
         )
     rows, notes = split_column.rows_of_splits(whole.table.cells(name), name, whole.table.shown, test_split, key)
-    return {split: whole.taken(mine) for split, mine in rows.items()}, notes
+    return {split: whole.taken(numbers) for split, numbers in rows.items()}, notes
 
 
 def _left_over(places: Sequence[Places], found: Sequence[Named]) -> Iterator[str]:
@@ -208,19 +207,19 @@ def _left_over(places: Sequence[Places], found: Sequence[Named]) -> Iterator[str
     tables = " or ".join(dict.fromkeys(printable(named.table.file.name) for named in found))
     for place in places:
         if elsewhere := place.elsewhere:
-            are = "1 cell is a path" if len(elsewhere) == 1 else f"{len(elsewhere)} cells are paths"
+            cells = "1 cell is a path" if len(elsewhere) == 1 else f"{len(elsewhere)} cells are paths"
             yield (
-                f"{are} from elsewhere, such as {printable(elsewhere[0], 80)}: images whose path ends so were taken, "
+                f"{cells} from elsewhere, such as {printable(elsewhere[0], 80)}: images whose path ends so were taken, "
                 f"below {printable(place.folder)}"
             )
     listed = {os.path.abspath(file) for named in found for file in named.files if file is not None}
     if left := sum(os.path.abspath(file) not in listed for place in places for file in place.files):
-        of = "1 image file is" if left == 1 else f"{left} image files are"
-        yield f"{of} in no row of {tables} and not read; a row with an empty label has an image without one"
+        files = "1 image file is" if left == 1 else f"{left} image files are"
+        yield f"{files} in no row of {tables} and not read; a row with an empty label has an image without one"
 
 
 def _refuse_twice(found: Iterable[Named], key: str) -> None:
-    """Raise UserError where two rows, of one table or of two, name one image."""
+    """Raise UserError if two rows, of one table or of two, name the same image."""
     seen: dict[str, str] = {}
     for named in found:
         for row, file in enumerate(named.files):
@@ -235,13 +234,13 @@ def _refuse_twice(found: Iterable[Named], key: str) -> None:
 
 
 def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Named:
-    """The images of a table: of the column that is named, else of the first usual one that names any. Raises UserError
-    where none does.
+    """The images of a table, from the column that ``data.columns.image`` names, or else from the first usual one that
+    names any. Raises UserError if none does.
     """
     usual = [name for wanted in IMAGE_COLUMNS for name in table.names if bare(name) == wanted]
     wanted = named_column(table, columns.image, usual, "image", key)
     lines = [table.line(row) for row in range(len(table.rows))]
-    for find in (places.find_all, places.find_below):  # a column that needs no cut comes before one that does
+    for find in (places.find_all, places.find_below):  # first columns whose paths need not be cut
         for name in [wanted] if columns.image is not None else usual:
             files = find(table.cells(name), table.stem, lines)
             if any(files) or not files:
@@ -265,7 +264,7 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
 
 
 def _names_images(table: CellTable, places: Places, others: Collection[str]) -> str:
-    """A column, not among ``others``, whose first cell names an image; "" where there is none."""
+    """A column, not among ``others``, whose first cell names an image; "" if there is none."""
     for name, cell in zip(table.names, table.rows[0] if table.rows else (), strict=False):
         if name and name not in others:
             try:
@@ -283,13 +282,13 @@ def _listed(table: CellTable) -> str:
 
 
 def _pixels(table: CellTable) -> bool:
-    """Whether columns are called as those of pixels: ``pixels``, or most of them ``pixel0``, ``pixel1``, ..."""
+    """Whether columns have names of pixels: one is ``pixels``, or most are ``pixel0``, ``pixel1`` and so on."""
     single = sum(PIXELS.fullmatch(name) is not None for name in table.names)
     return 2 * single > len(table.names) or any(bare(name) == "pixels" for name in table.names)
 
 
 def label_columns(table: CellTable, columns: Columns, key: str) -> tuple[str, ...]:
-    """The column of labels, or those that are a class each; none where there is none. Raises UserError."""
+    """The column of labels, or the columns that are a class each; none if there is none. Raises UserError."""
     if isinstance(columns.label, tuple):
         return tuple(named_column(table, name, (), "label", key) for name in columns.label)
     usual = [name for wanted in LABEL_COLUMNS for name in table.names if bare(name) == bare(wanted)]
@@ -300,7 +299,7 @@ def label_columns(table: CellTable, columns: Columns, key: str) -> tuple[str, ..
 def named_column(
     table: CellTable, wanted: str | Literal[False] | None, usual: Sequence[str], what: str, key: str
 ) -> str:
-    """The column ``wanted``, or the first of the usual names; "" where none of these is there. Raises UserError."""
+    """As ``column_named``, for a table."""
     schema = pa.schema([(name, pa.string()) for name in table.names if name])
     given = composed(wanted.strip()) if isinstance(wanted, str) else wanted
     return column_named(schema, given, tuple(usual), what, table.file, key)
@@ -310,10 +309,11 @@ def named_column(
 
 
 def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Beside:
-    """Labels, clients and groups of the splits; sorted text of all of them together are the classes.
+    """The labels, clients and groups of the splits. If labels are text, the sorted labels of all splits are the
+    classes.
 
     Raises:
-        UserError: a column that is not there, values that cannot be labels, clients or groups.
+        UserError: a column is not there, or values cannot be labels, clients or groups.
     """
     tables = {split: named.table for split, named in splits.items() if split == "train" or named is not splits["train"]}
     _refuse_unlabelled([*tables.values()], columns, key)
@@ -324,22 +324,21 @@ def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Besi
         whose[what], cells = _whose([*tables.values()], getattr(columns, what), what, key)
         empty |= {f"{what}: {meaning}": cells}
     texts = label_texts(labels)
-    rows = [
-        Rows(numbered(found, texts, key, "table"), *(None if of is None else of[n] for of in whose.values()))
-        for n, found in enumerate(labels)
-    ]
-    made = dict(zip(tables, rows, strict=True))
+    rows: dict[str, Rows] = {}
+    for number, split in enumerate(tables):
+        clients, groups = (None if values is None else values[number] for values in whose.values())
+        rows[split] = Rows(numbered(labels[number], texts, key, "table"), clients, groups)
     classes = label_columns(tables["train"], columns, key)
     several = one_hot.count_several(labels, classes) if isinstance(columns.label, tuple) else 0
-    return Beside({split: made.get(split, made["train"]) for split in splits}, texts, None, empty, several)
+    return Beside({split: rows.get(split, rows["train"]) for split in splits}, texts, None, empty, several)
 
 
 def _refuse_unlabelled(tables: Sequence[CellTable], columns: Columns, key: str) -> None:
-    """Raise UserError where the table of the test images lacks a column of labels, as those published without."""
+    """Raise UserError if the table of the test images lacks a column of labels, as some published tables do."""
     wanted = columns.label if isinstance(columns.label, tuple) else [columns.label] if columns.label else []
     names = [composed(name.strip()) for name in wanted]
     if any(name not in tables[0].names for name in names):
-        return  # the first to be read
+        return  # reading the first table reports that
     for table in tables[1:]:
         if missing := next((name for name in names if name not in table.names), ""):
             raise UserError(
@@ -350,19 +349,19 @@ def _refuse_unlabelled(tables: Sequence[CellTable], columns: Columns, key: str) 
 
 
 def _one_hot(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
-    """Like ``_labels``, of columns that are a class each."""
-    found = []
+    """As ``_labels``, for columns that are a class each."""
+    labels = []
     for table in tables:
         names = label_columns(table, columns, key)
         cells = {name: typed(table.cells(name), fractions=True)[0] for name in names}
-        found.append(one_hot.labels_of(cells, table.shown, key))
-    empty = sum(labels.null_count for labels in found)
-    return found, {NO_LABEL: Empty(empty, empty)}
+        labels.append(one_hot.labels_of(cells, table.shown, key))
+    empty = sum(part.null_count for part in labels)
+    return labels, {NO_LABEL: Empty(empty, empty)}
 
 
 def _labels(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
-    """The tables' labels as of ``label_values``, and the cells without one; no row has one where there is no such
-    column.
+    """The labels of each table as ``label_values`` returns them, and how many cells have none. The rows of a table
+    without a column of labels are unlabelled.
     """
     names = [next(iter(label_columns(table, columns, key)), "") for table in tables]
     cells = [table.cells(name) if name else [""] * len(table.rows) for table, name in zip(tables, names, strict=True)]
@@ -374,25 +373,27 @@ def _labels(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[li
         raise no_labels(called, "numbers with fractions", key)
     if empty == len(column):
         column = pa.chunked_array([pa.nulls(len(column), pa.int64())])
-    found, unlabelled = label_values(column, called, key)
-    unsaid = sum(len(table.rows) for table, name in zip(tables, names, strict=True) if not name)
-    return _parted(found, tables), {NO_LABEL: Empty(empty - unsaid, unlabelled.all - unsaid)}
+    labels, unlabelled = label_values(column, called, key)
+    no_cells = sum(len(table.rows) for table, name in zip(tables, names, strict=True) if not name)
+    return _parted(labels, tables), {NO_LABEL: Empty(empty - no_cells, unlabelled.all - no_cells)}
 
 
 def _whose(tables: Sequence[CellTable], wanted: str | None, what: str, key: str) -> tuple[list[Values] | None, Empty]:
-    """Who holds the tables' images, or whom they show; None where nobody asks. Test images need no groups."""
+    """The client or the group (``what``) of each table's images; None if no key names the column ``wanted``. Test
+    images need no groups.
+    """
     if wanted is None:
         return None, Empty()
     cells = []
     for number, table in enumerate(tables):
-        unasked = what == "group" and number and composed(wanted.strip()) not in table.names
-        cells.append([""] * len(table.rows) if unasked else table.cells(named_column(table, wanted, (), what, key)))
+        not_needed = what == "group" and number and composed(wanted.strip()) not in table.names
+        cells.append([""] * len(table.rows) if not_needed else table.cells(named_column(table, wanted, (), what, key)))
     column, empty = typed([*chain.from_iterable(cells)])
     values: list[Values] = [part.to_pylist() for part in _parted(column.combine_chunks(), tables)]
     return values, Empty(empty, empty)
 
 
-def _parted(found: pa.Array, tables: Sequence[CellTable]) -> list[pa.Array]:
-    """What was found of all rows, table by table."""
+def _parted(values: pa.Array, tables: Sequence[CellTable]) -> list[pa.Array]:
+    """The values of all rows, cut into those of each table."""
     ends = np.cumsum([0, *(len(table.rows) for table in tables)])
-    return [found[int(start) : int(end)] for start, end in pairwise(ends)]
+    return [values[int(start) : int(end)] for start, end in pairwise(ends)]
