@@ -165,15 +165,16 @@ def of_files(folder: Path) -> tuple[Note, ...]:
 
 def of_methods() -> tuple[Note, ...]:
     """Notes of servers that have no more than what they look at."""
-    own = SimpleNamespace(warmup=5, mu=1.0, privacy=SimpleNamespace(delta=0.5))
+    own = SimpleNamespace(warmup=5, mu=1.0, alpha="decay", alpha_floor=0.0, privacy=SimpleNamespace(delta=0.5))
     config = SimpleNamespace(train=SimpleNamespace(rounds=3), method=own)
     alone: Any = SimpleNamespace(
-        config=own, method=own, setup=SimpleNamespace(config=config, clients=[0]), sharing=[1],
+        config=own, method=own, setup=SimpleNamespace(config=config, clients=[0]), sharing=[],
         fit_batches=lambda client: SimpleNamespace(steps=1),
         mechanism=lambda client, releases: Mechanism(1.0, 5.0, 20, releases),
     )  # fmt: skip
     runs: Any = SimpleNamespace(config=config, method=own)
-    return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.notes(runs), FedSC.notes(alone)[0]])
+    of_fedsc = [*FedSC.unshared(alone), FedSC.spending(alone)[0]]
+    return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.notes(runs), *of_fedsc])
 
 
 def in_few_bytes() -> RunConfig:
@@ -265,6 +266,7 @@ LINES = (
     "no round applies fedfoa's term",
     "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",
     "every round takes FedAvg's mean",
+    "no round exchanges correlation matrices, so clients train as fedavg_sc's do",
     (
         "method.privacy.delta: found 0.5, but clients have up to 20 images: a delta of 1/20 or more allows a mechanism "
         "that publishes one of them"
