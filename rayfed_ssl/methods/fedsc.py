@@ -277,14 +277,17 @@ class Server(MethodServer[Config]):
         """A line if no round exchanges matrices, and why."""
         if self.sharing:
             return []
-        why = "method.alpha=decay and train.rounds=1, and alpha is 1 in round 1; to have some, method.alpha=share or "
-        why += "train.rounds of at least 2"
-        if self.method.alpha_floor == 1:
-            why = "method.alpha_floor=1, and others' matrices have the weight 1 - alpha; to have some, one below 1"
         if len(self.setup.clients) == 1:
             why = "one client that trains, and there are no others; to have some, at least 2"
-        said = "no round exchanges correlation matrices, so clients train as fedavg_sc's do"
-        return [Note.shareable(said, f": found {why}")]
+        elif self.method.alpha_floor == 1:
+            why = "method.alpha_floor=1, and others' matrices have the weight 1 - alpha; to have some, one below 1"
+        else:
+            why = (
+                "method.alpha=decay and train.rounds=1, and alpha is 1 in round 1; to have some, method.alpha=share or "
+                "train.rounds of at least 2"
+            )
+        line = "no round exchanges correlation matrices, so clients train as fedavg_sc's do"
+        return [Note.shareable(line, f": found {why}")]
 
     def spending(self) -> list[Note | str]:
         """Lines on what ``method.privacy`` may spend."""

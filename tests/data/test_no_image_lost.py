@@ -118,6 +118,9 @@ def test_images_in_folders_that_are_no_split_are_counted(tmp_path: Path) -> None
         "train2/ (4 images), unlabeled/ (6 images), 2 images in no folder are not used: the images are those of "
         "train/ and test/",
     )
+    put(tmp_path / "comma", tree_of({"train/a": 3, "test/a": 2, "owls, mice": 3}))
+    (note,) = texts(read(tmp_path / "comma").notes)
+    assert note.startswith('"owls, mice"/ (3 images) is not used')
     put(root, tree_of({f"k{n}": 1 for n in range(4)}))
     (note,) = texts(read(root, layout="flat").notes)
     assert note.startswith("k0/ (1 images), k1/ (1 images), k2/ (1 images), k3/ (1 images), train2/ (4 images) and 2 ")

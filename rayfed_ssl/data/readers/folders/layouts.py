@@ -82,8 +82,16 @@ def instead(folder: Path) -> str:
 
 def some(names: Sequence[str], most: int = MOST_NAMED) -> str:
     """The first of these names, one with a comma in quotation marks, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return printable(", ".join(f'"{name}"' if "," in name else name for name in names[:most]), 120) + more
+    return _first([*map(_quoted, names)], most)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if "," in name else name
+
+
+def _first(words: Sequence[str], most: int = MOST_NAMED) -> str:
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return printable(", ".join(words[:most]), 120) + more
 
 
 def not_read(beside: Sequence[tuple[str, int]], read: Sequence[str], advice: str = "") -> list[str]:
@@ -96,8 +104,10 @@ def not_read(beside: Sequence[tuple[str, int]], read: Sequence[str], advice: str
     """
     if not beside:
         return []
-    unread = [f"{folder}/ ({count} images)" if folder else f"{count} images in no folder" for folder, count in beside]
+    unread = [
+        f"{_quoted(folder)}/ ({count} images)" if folder else f"{count} images in no folder" for folder, count in beside
+    ]
     verb = "is" if len(beside) == 1 and beside[0][0] else "are"
     in_all = f" ({sum(count for _, count in beside)} images in all)" if len(beside) > MOST_NAMED else ""
     used = printable(" and ".join(read))
-    return [f"{some(unread)}{in_all} {verb} not used: the images are those of {used}{advice}"]
+    return [f"{_first(unread)}{in_all} {verb} not used: the images are those of {used}{advice}"]
