@@ -31,7 +31,7 @@ def check_drawn(federation: Federation, config: RunSettings) -> None:
     classes = len(np.unique(known[train_rows(federation, config)[0]]))
     if classes < 2 <= len(np.unique(known[known >= 0])):
         raise UserError(
-            f"evaluation.train_images: found {limit}, which draws images of {classes} class, which is every answer; "
+            f"evaluation.train_images: found {limit}, which draws images of 1 class, which is every answer; "
             "allowed: more, or null"
         )
 
