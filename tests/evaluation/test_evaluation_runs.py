@@ -281,6 +281,11 @@ def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -
             r"^evaluation\.select: found a change of what the run was; allowed",
         ),
         (["knn"], ["train.rounds=2"], r"^train\.rounds: found a change of what the run was"),
+        (
+            ["knn"],
+            ["evaluation.linear.epochs=2"],
+            r"^evaluation\.linear\.epochs: found without the protocol linear; allowed with --protocol linear$",
+        ),
         (["knn"], ["evaluation.knn.k=0"], r"^evaluation\.knn\.k: found 0; must be at least 1"),
         (["transfer"], [], r"^evaluation\.transfer\.data: found nothing; transfer needs another data set"),
         (
