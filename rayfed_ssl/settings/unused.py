@@ -118,8 +118,8 @@ def _of_evaluation(config: EvaluationConfig) -> dict[str, str]:
     """
     found = dict[str, str]()
     if "ours" not in config.linear.recipes:
-        keys = (f"evaluation.linear.{name}" for name in ("epochs", "lr", "batch_size"))
-        found |= dict.fromkeys(keys, "evaluation.linear.recipes with ours")
+        ours = (f"evaluation.linear.{name}" for name in ("epochs", "lr", "batch_size"))
+        found |= dict.fromkeys(ours, "evaluation.linear.recipes with ours")
     for by in ("linear", "finetune"):
         if by not in config.transfer.by:
             keys = _keys(getattr(config.transfer, by), f"evaluation.transfer.{by}")
