@@ -69,15 +69,15 @@ def attempts(
     document: Mapping[str, Any], only: Sequence[str] = (), seeds: int | None = None, variants: str = ""
 ) -> Iterator[Attempt]:
     """All runs that are wanted, seed by seed; ``variants`` is a regular expression for their names, ``seeds`` a number
-    of seeds in place of the document's two.
+    of seeds in place of the document's two, and of a claim's own.
     """
     for name, claim in document["claims"].items():
         if only and name not in only:
             continue
-        deciding = decisive(claim)
+        deciding, few = decisive(claim), claim.get("seeds", document["seeds"])
         for seed in range(seeds or document["deciding_seeds"]):
             for variant, keys in claim["variants"].items():
-                if seeds is None and seed >= document["seeds"] and variant not in deciding:
+                if seeds is None and seed >= few and variant not in deciding:
                     continue
                 if re.search(variants, variant) is None:
                     continue

@@ -22,6 +22,7 @@ from rich import box
 from rich.table import Table
 
 from rayfed_ssl.base.files import finite, replace_file, write_json
+from rayfed_ssl.base.text import four_digits
 from rayfed_ssl.records.one_run import held_out_images
 from rayfed_ssl.records.settings_table import written
 from rayfed_ssl.records.sweep_choice import (
@@ -250,13 +251,13 @@ def legend(results: Results) -> str:
 def _scores(values: Sequence[float], scored: float, *, several: bool, averaged: bool) -> list[str]:
     """The cells of a score; with repeats also the range of their values."""
     if not several:
-        return [f"{scored:.4g}"]
-    return [_spread(values)] if averaged else [f"{scored:.4g}", _spread(values)]
+        return [four_digits(scored)]
+    return [_spread(values)] if averaged else [four_digits(scored), _spread(values)]
 
 
 def _range(scores: Sequence[float]) -> str:
     """The smallest and the largest value, or "" if they look the same with the digits shown."""
-    low, high = f"{min(scores):.4g}", f"{max(scores):.4g}"
+    low, high = four_digits(min(scores)), four_digits(max(scores))
     return "" if low == high else f"{low} to {high}"
 
 
@@ -267,7 +268,7 @@ def _mark(results: Results, configuration: int) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    mean = f"{np.mean(values):.4g}" if values else "-"
+    mean = four_digits(float(np.mean(values))) if values else "-"
     return mean + (f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else "")
 
 
@@ -329,7 +330,9 @@ def axis(values: Sequence[Any], scale: str = "even") -> tuple[list[float], list[
     numbers = np.log(np.array(values, float)) if scale == "log" else np.array(values, float)
     low, high = float(numbers.min()), float(numbers.max())
     heights = [0.5] * len(values) if high == low else [float(n - low) / (high - low) for n in numbers]
-    marks = {height: f"{float(v):.4g}" for height, v in zip(heights, values, strict=True) if height in (0.0, 0.5, 1.0)}
+    marks = {
+        height: four_digits(float(v)) for height, v in zip(heights, values, strict=True) if height in (0.0, 0.5, 1.0)
+    }
     return heights, sorted(marks.items())
 
 

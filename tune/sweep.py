@@ -27,7 +27,7 @@ from ray.util.placement_group import placement_group_table
 from actors.order import RESTARTS
 from actors.session import Session, check_paths, connect, in_job
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import four_digits, printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.simulation.progress import Progress
@@ -338,7 +338,7 @@ def trial_line(sweep: Sweep, book: Book, entry: Entry) -> str:
     seed = f" repeat {entry.repetition}" if sweep.settings.repeat > 1 else ""
     point = scheduled(book.folder / entry.name, entry.point)
     shown = "  ".join(f"{key}={value}" for key, value in point.items())
-    measured = "-" if value is None else f"{value:.4g}"
+    measured = "-" if value is None else four_digits(value)
     if entry.status == "stopped" and entry.reports:
         measured += f" at round {entry.reports[-1][0]}"
     status = "interrupted" if entry.status == "waiting" else entry.status

@@ -48,10 +48,13 @@ class Point:
 
 
 def means(rows: Sequence[Record], board: Mapping[str, Any], data: str, name: str) -> dict[str, float]:
-    """Method -> ``row[name]``, the mean over the partitions of the mean over seeds, of complete runs with a value."""
+    """Method -> ``row[name]``, the mean over the partitions of the mean over the board's seeds, of complete runs with a
+    value: some partitions have runs of further seeds, with which their mean would be of other seeds than the others'.
+    """
     found: dict[str, list[float]] = {}
+    known = [row for row in rows if row["seed"] in board["seeds"]]
     for partition in board["partitions"]:
-        for method, seeds in of_table(rows, data, partition, ONE).items():
+        for method, seeds in of_table(known, data, partition, ONE).items():
             if values := [row[name] for row in complete(seeds) if row[name] is not None]:
                 found.setdefault(method, []).append(fmean(values))
     return {method: fmean(values) for method, values in found.items()}

@@ -110,6 +110,12 @@ def fraction(value: float) -> str:
     return ">.999" if text == "1.000" and 1 - value > LEFT_BY_ROUNDING else text
 
 
+def four_digits(value: float) -> str:
+    """A number in four significant digits; one below 1 that would be shown as 1, as of an accuracy, is ``>.9999``."""
+    text = f"{value:.4g}"
+    return ">.9999" if text == "1" and 1 - value > LEFT_BY_ROUNDING else text
+
+
 def bounds(low: float, high: float, decimals: int = 3) -> str:
     """``[-0.012, +0.030]``, with decimals more where a bound that is not zero would be shown as zero."""
     least = 0.5 * 10 ** -(decimals + FURTHER)

@@ -119,6 +119,11 @@ class EvaluationConfig(Block):
         return tuple(name for name, row in self.rows.items() if row.needs_labels)
 
     @property
+    def classifying(self) -> tuple[str, ...]:
+        """Those of ``labelled`` that answer with a class."""
+        return tuple(name for name in self.labelled if self.rows[name].classifies)
+
+    @property
     def on_pixels(self) -> dict[str, Protocol[Any]]:
         """The rows of ``protocols`` that raw pixels can be measured by."""
         return {name: row for name, row in self.rows.items() if row.pixels is not None}

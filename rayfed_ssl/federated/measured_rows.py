@@ -23,10 +23,10 @@ def train_rows(federation: Federation, config: RunSettings) -> tuple[np.ndarray,
 
 def check_drawn(federation: Federation, config: RunSettings) -> None:
     """Refuse labelled images that are all of one class after ``evaluation.train_images`` has drawn so many of several
-    classes: protocols would fail on them, or find that class everywhere. Raises UserError.
+    classes: protocols that classify would fail on them, or find that class everywhere. Raises UserError.
     """
     limit, known = config.evaluation.train_images, federation.dataset.train.labels
-    if limit is None or not config.evaluation.labelled:
+    if limit is None or not config.evaluation.classifying:
         return
     classes = len(np.unique(known[train_rows(federation, config)[0]]))
     if classes < 2 <= len(np.unique(known[known >= 0])):

@@ -300,7 +300,7 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
         found = "null" if method.dictionary_size is None else str(method.dictionary_size)
         raise UserError(
             f"method.dictionary_size: found {found}, but {sources(method)} have {most} entries, one per image; "
-            f"allowed: 0 (no dictionary) to {most}"
+            f"allowed: 0 (no dictionary){f' to {most}' if most else ''}"
         )
     if method.alignment:
         require_public(federation, 2, "method.alignment=true", "method.alignment=false")

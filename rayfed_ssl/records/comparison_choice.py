@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import printable
+from rayfed_ssl.base.text import four_digits, printable
 from rayfed_ssl.evaluation import PROTOCOLS, Protocol
 from rayfed_ssl.records.comparison import Comparison, Row, difference
 from rayfed_ssl.records.significance import APART, Judgement, margin_of, partly_by_chance
@@ -180,7 +180,7 @@ def _sentence(asked: str, labels: str, found: Order, level: Sequence[str] | None
         return f"{by}: none, because the rows have no seed in common{less}"
     best, count = next(iter(found.means)), len(found.seeds)
     over = f" over {count} seed{'s' if count > 1 else ''} that all have" if found.fewer else ""
-    told = f"{by}: {best} ({found.means[best]:.4g}{over})"
+    told = f"{by}: {best} ({four_digits(found.means[best])}{over})"
     if len(found.means) > 1:
         if level is None or open_ is None:
             told += "; of one seed, so differences may be chance"

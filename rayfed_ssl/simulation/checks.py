@@ -26,12 +26,16 @@ from rayfed_ssl.federated.measured_rows import check_drawn, train_rows
 from rayfed_ssl.federated.remarks import FEW, MOST_NAMED, remarks
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.models import pinned
+from rayfed_ssl.models import HEADS, ModelConfig, pinned
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.records.tables import SKIPPED
 from rayfed_ssl.records.trained_image_digests import of_start
 from rayfed_ssl.settings.transport import DIRECTIONS, FULL
 
+SHAPED = {  # keys of ``model`` -> the head that alone reads them
+    "predictor": "predictor", "prototypes": "prototypes", "head_dropout": "classifier",
+    "patch_decoder": "patch_decoder",
+}  # fmt: skip
 ENOUGH_STEPS = 50  # one after the other in the whole run; the recipes of configs/ have 72 and more
 
 
@@ -275,6 +279,21 @@ def no_bfloat16(config: RunConfig, device: str) -> list[str]:
     if config.train.precision == "float32" or "cpu" not in device.split(", "):
         return []
     return [f"train.precision: {config.train.precision} has no effect on a CPU, where forward passes are float32"]
+
+
+def without_head(config: RunConfig) -> list[str]:
+    """A line for each key of ``model`` that is not at its default and shapes a head that the run's network lacks; none
+    where it has one of another package, which may read any.
+    """
+    heads = build_objective(config.objective).heads | config.method.heads
+    if any(HEADS.origin(head) is not None for head in heads):
+        return []
+    plain, objective, method = ModelConfig(), config.objective.name, config.method.name
+    return [
+        f"model.{key} has no effect: with objective.name={objective} {method} has no {head.replace('_', ' ')}"
+        for key, head in SHAPED.items()
+        if head not in heads and getattr(config.model, key) != getattr(plain, key)
+    ]
 
 
 def coded_weights(config: RunConfig) -> list[Note]:

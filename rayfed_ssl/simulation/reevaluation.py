@@ -357,11 +357,15 @@ def _configured(
 
     Every network is loaded from the folder or untrained, so the file that the run began with need not be here.
     """
-    here = places(load_untrusted(run / "config.yaml", trust_imports=trust_imports))
+    own = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
+    here, measured = places(own), protocols or own.evaluation.protocols
     for key in parse_overrides(changes):
         if key in here:
             continue
         block, _, rest = key.partition(".")
+        name = rest.split(".")[0]
+        if block == "evaluation" and name in PROTOCOLS and name not in measured:
+            raise UserError(f"{key}: found without the protocol {name}; allowed with --protocol {name}")
         if block != "evaluation" or rest.split(".")[0] not in (*CHANGEABLE, *PROTOCOLS):
             allowed = ", ".join(f"evaluation.{name}" for name in (*CHANGEABLE, *PROTOCOLS))
             allowed = ", ".join([allowed, *here])

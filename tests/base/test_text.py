@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfed_ssl.base.text import amount, bounded, bounds, first_line, fraction, in_one_line, printable, signed
+from rayfed_ssl.base.text import (
+    amount,
+    bounded,
+    bounds,
+    first_line,
+    four_digits,
+    fraction,
+    in_one_line,
+    printable,
+    signed,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +95,17 @@ def test_a_difference_has_a_sign_unless_it_is_shown_as_zero(difference, form, wo
 )  # fmt: skip
 def test_an_accuracy_is_shown_as_nothing_or_all_only_where_it_is(value: float, words: str) -> None:
     assert fraction(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.99996, ">.9999"), (0.99994, "0.9999"), (1.0, "1"), (1 - 1e-16, "1"), (1.00002, "1"), (0.8, "0.8"),
+        (0.00004, "4e-05"), (-0.00123456, "-0.001235"), (63.0, "63"), (1234.5, "1234"),
+    ],
+)  # fmt: skip
+def test_four_digits_of_what_is_below_1_do_not_say_1(value: float, words: str) -> None:
+    assert four_digits(value) == words
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,15 @@ def test_what_decides_a_claim_has_more_seeds_unless_a_number_is_given() -> None:
     }
     assert {counts[one] for one in deciding} == {many}  # a worst client's runs, and every candidate of a choice
     assert {counts["fedfoa", "FedFoA, lambda 0.1"], counts["demo", "FedSimCLR"]} == {few}
+    assert counts["defaults", "FedSimCLR"] == DOCUMENT["claims"]["defaults"]["seeds"] < few
     assert set(Counter(one.variant for one in claims.attempts(DOCUMENT, ["fedfoa"], seeds=2)).values()) == {2}
+
+
+def test_the_command_makes_the_runs_that_the_tables_show_and_no_other() -> None:
+    lines = json_lines.read(claims.RESULTS)
+    of_claims = [tables.runs_of(lines, *one) for one in DOCUMENT["claims"].items()]
+    shown = {claims.address(line) for runs in of_claims for seeds in runs.values() for line in seeds.values()}
+    assert {one.address for one in claims.attempts(DOCUMENT)} == shown
 
 
 def test_variants_can_be_asked_for_by_name() -> None:

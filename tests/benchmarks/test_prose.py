@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import scipy.stats
 from boards import overall, pairing, rows
 
 from rayfed_ssl.records.comparison import Difference, difference
-from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, LEVEL, OPEN, RESULTS, between, stands
+from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, LEVEL, OPEN, README, RESULTS, between, stands
 from tests.benchmarks.prose_rows import (
     BOARD,
     FEWSHOT,
@@ -31,6 +32,7 @@ from tests.benchmarks.prose_rows import (
     times_above,
     words,
 )
+from tests.conftest import ROOT
 
 
 def rounded(method: str, measure: str, **where: Any) -> float:
@@ -269,6 +271,11 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      and all(fmean(pairing.paired(of_board(rows.ROUNDS, "cifar10")["rounds_1"],
                                  of_board(rows.ROUNDS, "cifar10")["local"], m)) < 0 for m in (KNN, LINEAR))),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [README, RESULTS, LEADERBOARD])
+def test_what_is_written_as_zero_has_no_sign_as_in_the_tables(page: str) -> None:
+    assert not re.findall(r"[+-]0\.0+(?!\d)", (ROOT / page).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(("page", "sentence", "holds"), [*AT_DEFAULTS, *TUNED])

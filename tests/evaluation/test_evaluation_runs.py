@@ -281,6 +281,11 @@ def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -
             r"^evaluation\.select: found a change of what the run was; allowed",
         ),
         (["knn"], ["train.rounds=2"], r"^train\.rounds: found a change of what the run was"),
+        (
+            ["knn"],
+            ["evaluation.linear.epochs=2"],
+            r"^evaluation\.linear\.epochs: found without the protocol linear; allowed with --protocol linear$",
+        ),
         (["knn"], ["evaluation.knn.k=0"], r"^evaluation\.knn\.k: found 0; must be at least 1"),
         (["transfer"], [], r"^evaluation\.transfer\.data: found nothing; transfer needs another data set"),
         (
@@ -300,6 +305,16 @@ def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -
         with pytest.raises(UserError, match=r"evaluation\.json: cannot be read .*; mend it, or move it away"):
             reevaluate(run)
         assert (run / "evaluation.json").read_text() == damage
+
+
+def test_clustering_needs_no_two_classes_among_the_training_images_it_is_given(tmp_path: Path) -> None:
+    one = tiny("fedsimclr", train__rounds=1, evaluation__protocols=["cluster"], evaluation__train_images=1)
+    all_of_them = tiny("fedsimclr", train__rounds=1, evaluation__protocols=["cluster"])
+    found = [run_locally(config, tmp_path / str(n))["accuracy"] for n, config in enumerate((one, all_of_them))]
+    assert found[0] == found[1]
+    both = tiny("fedsimclr", evaluation__protocols=["cluster", "knn"], evaluation__train_images=1)
+    with pytest.raises(UserError, match=r"^evaluation\.train_images: found 1, which draws images of 1 class, "):
+        run_locally(both, tmp_path / "both")
 
 
 def pictures(root: Path, sizes: dict[str, int], size: int = 12) -> Path:

@@ -418,9 +418,7 @@ def played(config: RunConfig, clients: tuple[int, ...]) -> tuple[bytes, int]:
 
 def test_a_default_dictionary_without_anybody_to_draw_from_is_refused() -> None:
     alone = config_of(method__dictionary_size=None, clients__count=1, data__partition={"name": "iid"})
-    with pytest.raises(
-        UserError, match=r"dictionary_size: found null, .* have 0 entries, .* 0 \(no dictionary\) to 0$"
-    ):
+    with pytest.raises(UserError, match=r"dictionary_size: found null, .* have 0 entries, .* 0 \(no dictionary\)$"):
         fedca.check_federation(alone, load_federation(alone))
 
 

@@ -48,6 +48,8 @@ def test_the_highest_mean_wins_and_what_is_not_told_apart_is_named() -> None:
         tuple(Row(n, {"select/knn": dict(enumerate(of))}, unfinished={"s": "w"}) for n, of in near.items())
     )
     assert choice(made, "select.knn").sentence == "chosen by select.knn, by held-out labels: a (0.51); level with it: b"
+    made = Comparison(tuple(Row(n, {"select/knn": {0: 0.99996}}, unfinished={"s": "w"}) for n in near))
+    assert choice(made, "select.knn").sentence.startswith("chosen by select.knn, by held-out labels: a (>.9999); of ")
 
 
 def test_smaller_is_better_for_uniformity_and_labels_are_named() -> None:

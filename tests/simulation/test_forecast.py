@@ -24,7 +24,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.simulation import forecast as module
 from rayfed_ssl.simulation.assembly import rehearse
-from rayfed_ssl.simulation.checks import few_steps, no_bfloat16
+from rayfed_ssl.simulation.checks import few_steps, no_bfloat16, without_head
 from rayfed_ssl.simulation.forecast import (
     STEPS,
     StepTime,
@@ -438,6 +438,25 @@ def test_a_run_notes_that_a_cpu_has_no_bfloat16(tmp_path: Path) -> None:
     run_locally(config, tmp_path)
     notes = json.loads((tmp_path / "environment.json").read_text())["notes"]
     assert "train.precision: bfloat16 has no effect on a CPU, where forward passes are float32" in notes
+
+
+def test_a_run_notes_keys_of_heads_that_its_network_lacks(tmp_path: Path) -> None:
+    shape = {"dim": 8, "hidden": [4]}
+    told = "model.predictor has no effect: with objective.name=simclr fedsimclr has no predictor"
+    config = tiny("fedsimclr", model__predictor=shape, train__rounds=1)
+    assert told in forecast(config).notes
+    run_locally(config, tmp_path)
+    assert told in json.loads((tmp_path / "environment.json").read_text())["notes"]
+    for method, changes, keys in (
+        ("fedx", {"model__predictor": shape}, []),
+        ("fedbyol", {"model__predictor": shape, "model__prototypes": 8}, ["prototypes"]),
+        ("fedavg", {"objective__name": "swav", "model__prototypes": 8, "model__head_dropout": 0.5}, ["head_dropout"]),
+        ("fedavg_supervised", {"model__head_dropout": 0.5}, []),
+        ("fedae", {"model__patch_decoder__dim": 48}, ["patch_decoder"]),
+        ("fedmae", {}, []),
+    ):
+        lines = without_head(tiny(method, **changes))
+        assert [line.partition(" ")[0] for line in lines] == [f"model.{key}" for key in keys]
 
 
 @pytest.mark.parametrize("name", ["demo", "unreliable_clients"])

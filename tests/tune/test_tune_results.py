@@ -32,7 +32,7 @@ from tune.book import Book, scheduled
 from tune.config import Sweep
 from tune.results import Results, answer, axis, collect, legend, ranked, table
 from tune.room import trial_slots
-from tune.sweep import run_sweep
+from tune.sweep import run_sweep, trial_line
 from tune.trial import exploit
 
 
@@ -140,6 +140,15 @@ def test_one_training_each_is_level_only_with_its_equals(tmp_path: Path) -> None
         assert list(ranked(results).columns[0].cells) == ["*", mark, ""]
         assert ("same" in told(results)[1]) == bool(level)
         assert ("trained once" in told(results)[1]) == (not level)
+
+
+def test_a_score_below_1_is_nowhere_shown_as_1(tmp_path: Path) -> None:
+    made = sweep(tmp_path, space={LR: {"grid": [0.1, 0.2]}}, repeat=2)
+    book = booked(made, tmp_path / "out", {n: ("complete", value) for n, value in enumerate((0.99996, 0.99996, 1, 1))})
+    results = collect(made, book)
+    assert [cell.partition(" ")[0] for cell in ranked(results).columns[3].cells] == ["1", ">.9999"]
+    assert "accuracy.knn >.9999" in trial_line(made, book, book.entries[0])
+    assert axis([0.5, 0.99996], "linear")[1] == [(0.0, "0.5"), (1.0, ">.9999")]
 
 
 def test_the_table_says_whose_labels_chose(tmp_path: Path) -> None:
