@@ -142,10 +142,10 @@ AT_DEFAULTS: list[tuple[str, str, Callable[[], bool]]] = [
      lambda: words("fedprox") == words("ldawa") == [LEVEL] * 3
      and between(-0.1, [mean("fedfoa", m, "local") for m in rows.MEASURES], 0.1)),
     (RESULTS, "FedDF's means are above by all three protocols on CIFAR-10; on Fashion-MNIST they are above by kNN and "
-     "below by the others. On neither does an interval tell it apart.",
+     "below by the others. One of these six intervals excludes zero: the linear probe's on CIFAR-10.",
      lambda: [mean("feddf", m, data="cifar10") > 0 for m in rows.MEASURES] == [True] * 3
      and [mean("feddf", m, data="fashion_mnist") > 0 for m in rows.MEASURES] == [True, False, False]
-     and all(words("feddf", data=d) == [OPEN] * 3 for d in SETS)),
+     and words("feddf", data="fashion_mnist") == [OPEN] * 3 and words("feddf", data="cifar10") == [OPEN, ABOVE, OPEN]),
     (RESULTS, "not told apart from FedSimCLR on Fashion-MNIST, below it on CIFAR-10. Over both it is level by few-shot "
      "and not told apart by linear probe. By linear probe it is below training alone.",
      lambda: words("flesd_cc", data="fashion_mnist")[0] == OPEN and words("flesd_cc", data="cifar10")[0] == BELOW
@@ -183,10 +183,12 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
     (RESULTS, "over both data sets linear probe does not tell them apart",
      lambda: words("fedca", table=rows.TUNED)[1] == OPEN),
     (LEADERBOARD, "FedCA gains by few-shot on every partition of Fashion-MNIST, by 1.7 to 2.5 points; on CIFAR-10 by "
-     "kNN on two partitions and by linear probe on two, by two to three.",
+     "kNN on two partitions, by two to three, by linear probe on IID clients, by 1.9, and by few-shot with Dirichlet "
+     "0.1, by 1.0.",
      lambda: sorted(tuned_by("fedca", FEWSHOT, data="fashion_mnist").values()) == [1.7, 2.5, 2.5]
-     and all(len(gains := tuned_by("fedca", measure, data="cifar10")) == 2 and between(1.5, [*gains.values()], 3.4)
-             for measure in (KNN, LINEAR))),
+     and len(gains := tuned_by("fedca", KNN, data="cifar10")) == 2 and between(1.5, [*gains.values()], 3.4)
+     and tuned_by("fedca", LINEAR, FEWSHOT, data="cifar10")
+     == {("cifar10", "iid", LINEAR): 1.9, ("cifar10", "dirichlet", FEWSHOT): 1.0}),
     (LEADERBOARD, "FedMoCo gains by kNN on all partitions but CIFAR-10's IID, by two to three points, and loses by "
      "linear probe on three, by one.",
      lambda: where_tuned("fedmoco", KNN) == {*PLACES} - {("cifar10", "iid")}
@@ -199,9 +201,9 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      and between(2, [*gains.values()], 3) and tuned_by("ldawa", KNN) == {("fashion_mnist", "two_classes", KNN): -1.8}
      and tuned_by("fur", KNN) == {("cifar10", "dirichlet", KNN): 1.9}),
     (LEADERBOARD, "SSD by linear probe and few-shot on every partition of both, by two points to nine; FedMKD by "
-     "few-shot or linear probe on all; FedDF by some protocol on all; FedX on five of six.",
+     "few-shot or linear probe on all; FedDF by some protocol on five of six, and so FedX.",
      lambda: where_tuned("ssd", LINEAR) == where_tuned("ssd", FEWSHOT) == where_tuned("fedmkd", LINEAR, FEWSHOT)
-     == where_tuned("feddf") == {*PLACES} and len(where_tuned("fedx")) == 5
+     == {*PLACES} and len(where_tuned("feddf")) == len(where_tuned("fedx")) == 5
      and between(-9.5, [*tuned_by("ssd", LINEAR, FEWSHOT).values()], -1.5)
      and max(gain for method in LOSERS for gain in tuned_by(method).values()) < 0),
     (LEADERBOARD, "FedSimCLR loses 1.0 points by kNN and 1.1 by few-shot, FedFoA and `local` 0.9 by kNN, FedDecorr 1.2 "
@@ -213,15 +215,16 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      lambda: where_tuned("fedavg_supervised") == {*PLACES} and max(tuned_by("fedavg_supervised").values()) == 3.6
      and min(tuned_by("fedavg_supervised").values()) > 0),
     (LEADERBOARD, "No other difference that an interval tells from zero is larger than a point, but that FLESD loses "
-     "1.6 by kNN and 1.1 by few-shot on Fashion-MNIST with Dirichlet 0.1. FedSimCLR and `local` keep what they have on "
-     "CIFAR-10.",
+     "1.6 by kNN and 1.1 by few-shot on Fashion-MNIST with Dirichlet 0.1. On CIFAR-10 FedSimCLR and `local` keep what "
+     "they have, to 0.2 points.",
      lambda: {(method, *place) for place in PLACES for (method, measure), gain in told_by_tuning(*place).items()
               if abs(gain) >= 1 and method not in {"fedca", "fedmoco", "ldawa", "fur", "fedavg_supervised", *LOSERS}}
      == {("flesd", "fashion_mnist", "dirichlet"), (rows.REFERENCE, "fashion_mnist", "two_classes"),
          ("feddecorr", "fashion_mnist", "two_classes")}
      and tuned_by("flesd", data="fashion_mnist")
      == {("fashion_mnist", "dirichlet", KNN): -1.6, ("fashion_mnist", "dirichlet", FEWSHOT): -1.1}
-     and not tuned_by(rows.REFERENCE, data="cifar10") and not tuned_by("local", data="cifar10")),
+     and not tuned_by(rows.REFERENCE, data="cifar10")
+     and max(map(abs, tuned_by("local", data="cifar10").values())) == 0.2),
     (LEADERBOARD, "None of the five comes near SimCLR by kNN at this budget: their means are four to six points below "
      "it, and below those of SimCLR on clients that train alone. NNCLR's interval contains zero. By linear probe "
      "intervals tell only VICReg and DINO from SimCLR, by one and two points.",
