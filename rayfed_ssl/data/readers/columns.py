@@ -26,7 +26,7 @@ OF_IMAGES = {  # columns that describe the image itself, as ``bare`` writes them
     *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
     *("width", "height", "size", "split"),
 }
-OF_LABELS = re.compile(r"label|class|diagnos|finding|target", re.IGNORECASE)  # in names of columns of labels
+OF_LABELS = re.compile(r"label|class|diagnos|target", re.IGNORECASE)  # in names of columns of labels
 MOST_UNREAD = 10  # columns that a note names
 
 
