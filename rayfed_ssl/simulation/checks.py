@@ -250,7 +250,9 @@ def split_groups(config: RunConfig, federation: Federation) -> list[Note]:
         f"{split} of {int((counts > 1).sum())} groups ({key}) with several images to train on have them with several "
         "clients"
     )
-    return [Note.shareable(said, f": data.partition.name={data.partition.name} {by}; {rule} keeps them together")]
+    own = "must find the client, too" if key == "data.group" else "needs the client in its cells, too"
+    own = f"; if every client has its own P1, P2, .., {key} {own}" if data.partition.natural else ""
+    return [Note.shareable(said, f": data.partition.name={data.partition.name} {by}; {rule} keeps them together{own}")]
 
 
 def few_steps(config: RunConfig, server: MethodServer[Any]) -> list[str]:

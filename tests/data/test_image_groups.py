@@ -441,5 +441,8 @@ def test_patients_that_are_dealt_to_several_clients_are_counted(tmp_path: Path) 
     assert (
         "data.partition.name=natural gives them so; another column data.columns.client whose clients have whole" in note
     )
+    assert note.endswith(
+        "; if every client has its own P1, P2, .., data.columns.group needs the client in its cells, too"
+    )
     assert dealt(tmp_path, "data.columns.group=null") == []
     assert dealt(tmp_path, "clients.count=1") == []

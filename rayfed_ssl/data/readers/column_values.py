@@ -74,17 +74,21 @@ def no_images(kind: pa.DataType) -> str:
 
 def count_likely_labels(parts: Iterable[pa.Array]) -> int:
     """How many different values a column has, if it looks like labels; else 0. Labels are text or small integers, of 2
-    to ``MOST_LIKELY`` different values that occur twice or more on average. A column that cannot be read counts as 0,
+    to ``MOST_LIKELY`` different values that occur twice or more on average; whole floats, as pandas writes integers
+    with gaps, are integers, and text with ``|`` in it is several labels. A column that cannot be read counts as 0,
     because it is only looked at for a hint. No more parts are read than needed.
     """
     found, rows = set[str | int](), 0
     try:
         for part in parts:
             kind = _value_type(part.type)
-            if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            if not (is_text(kind) or any(is_kind(kind) for is_kind in NUMBERS)):
                 return 0
-            values = [value for value in part.unique().to_pylist() if value is not None and str(value).strip()]
-            found.update(value if isinstance(value, str) else int(value) for value in values)
+            values = [value for value in part.unique().drop_null().to_pylist() if str(value).strip() not in ("", "nan")]
+            if any(isinstance(value, float) and not value.is_integer() for value in values):
+                return 0
+            for value in values:
+                found.update(value.split("|") if isinstance(value, str) else [int(value)])
             if len(found) > MOST_LIKELY or any(isinstance(v, int) and not 0 <= v < SMALL for v in found):
                 return 0
             rows += len(part) - part.null_count

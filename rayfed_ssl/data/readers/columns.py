@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from shlex import quote
@@ -25,6 +26,7 @@ OF_IMAGES = {  # columns that describe the image itself, as ``bare`` writes them
     *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
     *("width", "height", "size", "split"),
 }
+OF_LABELS = re.compile(r"label|class|diagnos|target", re.IGNORECASE)  # in names of columns of labels
 MOST_UNREAD = 10  # columns that a note names
 
 
@@ -141,11 +143,12 @@ def unread_columns(
 
 
 def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Array]], key: str) -> str:
-    """The end of a line that says which of these columns look like a class each, or which of the first of them look
-    like labels, and the key that reads them; "" if none does.
+    """The end of a line that says which of these columns look like a class each, or which of them look like labels,
+    first those that are called so, and the key that reads them; "" if none does.
     """
     classes = one_hot.likely_classes(names, values, key)
-    counts = {name: count for name in names[:MOST_UNREAD] if (count := count_likely_labels(values(name)))}
+    ordered = sorted(names, key=lambda name: OF_LABELS.search(name) is None)
+    counts = {name: count for name in ordered[:MOST_UNREAD] if (count := count_likely_labels(values(name)))}
     if classes and (classes.certain or not counts.keys() - {*classes.names}):
         return f"; {classes.advice}"
     if not counts:

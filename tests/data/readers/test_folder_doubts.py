@@ -58,13 +58,26 @@ def test_a_single_folder_around_the_classes_is_told_with_the_path(tmp_path: Path
     put(tmp_path, tree_of({"photos/cat": 3, "photos/dog": 3}))
     said = (
         f"photos is taken for the only class, and folders in it, cat, dog, for none: if these are the classes, "
-        f"data.path={tmp_path / 'photos'}; if it is a client, and they its classes, data.layout=clients"
+        f"data.path={tmp_path / 'photos'}; if it is a client, and they its classes, data.layout=clients; if no folder "
+        "is a class, data.layout=flat"
     )
     assert said in notes(tmp_path)
     inner = fetch(tmp_path, "imagefolder", path=tmp_path / "photos")  # what it says works
     assert inner.train.class_names == ("cat", "dog")
     put(tmp_path / "split", tree_of({"train/photos/cat": 3, "train/photos/dog": 3, "test/photos/cat": 1}))
     assert any("the classes, move them one level up; if" in note for note in notes(tmp_path / "split"))
+
+
+def test_patients_that_are_taken_for_classes_are_told_with_the_layout_that_reads_them(tmp_path: Path) -> None:
+    names = ("patient_01", "patient_02")
+    for root, outer, layout, other in (("a", "", "classes", "flat"), ("b", "north/", "clients", "clients_flat")):
+        put(tmp_path / root, tree_of({f"{outer}{name}": 5 for name in names}))
+        (said,) = [note for note in notes(tmp_path / root, layout=layout) if "called as patients" in note]
+        assert f"if they are patients, data.layout={other}, with which no image has a label, and data.group" in said
+        assert fetch(tmp_path / root, "imagefolder", layout=other, group="patient_[0-9]+").train.class_names == ()
+        assert not any("called as patients" in note for note in notes(tmp_path / root, layout=other))
+    put(tmp_path / "c", tree_of({"patient_01": 5, "healthy": 5}))
+    assert not any("called as patients" in note for note in notes(tmp_path / "c"))
 
 
 def test_splits_one_level_down_are_told_with_the_path_where_one_folder_has_them(tmp_path: Path) -> None:

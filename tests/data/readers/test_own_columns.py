@@ -295,6 +295,8 @@ LIKELY: dict[str, tuple[list[pa.Array], int]] = {
     "many": ([pa.array([str(k // 2) for k in range(42)])], 0),
     "not too many": ([pa.array([str(k // 2) for k in range(40)])], 20),
     "fractions": ([pa.array([0.5, 1.5] * 4)], 0),
+    "integers with gaps, as pandas writes them": ([pa.array([0.0, 1.0, None, float("nan")] * 4)], 2),
+    "several in a cell": ([pa.array(["a|b", "b|c", "a|b|c", "a"] * 2)], 3),
     "years": ([pa.array([1999, 2001] * 4)], 0),
     "negative": ([pa.array([-1, 1] * 4)], 0),
     "nested": ([pa.array([["a"], ["b"]] * 4)], 0),
@@ -306,6 +308,15 @@ LIKELY: dict[str, tuple[list[pa.Array], int]] = {
 @pytest.mark.parametrize(("parts", "count"), LIKELY.values(), ids=LIKELY)
 def test_which_columns_look_like_labels(parts: list[pa.Array], count: int) -> None:
     assert count_likely_labels(parts) == count
+
+
+def test_columns_that_are_called_labels_are_proposed_before_others(tmp_path: Path) -> None:
+    """As in NIH's table of chest X-rays, of which sex and position would be proposed otherwise."""
+    sex, findings = ["F", "M"] * 12, ["Mass|Nodule", "No Finding", "Nodule"] * 8
+    write(tmp_path / "x.parquet", **{str(k): [k] * 24 for k in range(8)}, sex=sex, **{"Finding Labels": findings})
+    (note,) = unread(tmp_path / "x.parquet")
+    told = "Finding Labels (3 values) or sex (2 values) may be the labels: 'data.columns.label=Finding Labels'"
+    assert note.endswith(told)
 
 
 def test_a_column_that_looks_like_labels_is_named_where_none_is_read(tmp_path: Path) -> None:

@@ -302,7 +302,10 @@ def test_clients_may_hold_train_and_test_themselves(tmp_path):
     assert (data.test.labels.tolist(), data.test.clients.tolist()) == ([1, -1], [0, 1])
     assert all(np.array_equal(found, wanted) for found, wanted in zip(data.test.pixels, p[2:], strict=True))
     refused(
-        r"has no folder train/, but a b/train/; if its folders are clients: data\.layout=cl", tmp_path, "imagefolder"
+        r"has no folder train/, but a b/train/; if its folders are clients: data\.layout=clients with "
+        r"data\.partition\.name=natural; found a b/, c/, cache/$",
+        tmp_path,
+        "imagefolder",
     )
     put(tmp_path, {"d/well/1.png": p[0]})
     refused(r"has d/ without train/ or test/ in it", tmp_path, "imagefolder", layout="clients")
@@ -353,8 +356,9 @@ def test_a_tree_that_does_not_say_which_folders_are_the_classes_is_refused_until
     refused(
         rf"^data\.path: each of the folders hospital_a, hospital_b in {root} holds folders healthy, sick, so the tree "
         r"does not say which are the classes; allowed: data\.layout=clients if the outer ones are clients, such as "
-        r"hospitals, and the inner ones classes; data\.layout=classes if the outer ones are classes, and the inner "
-        r"ones mean nothing, or are patients, which data\.group finds$",
+        r"hospitals, and the inner ones classes; data\.layout=clients_flat if the outer ones are clients, and the "
+        r"inner ones no classes, but patients or dates; data\.layout=classes if the outer ones are classes, and the "
+        r"inner ones mean nothing, or are patients, which data\.group finds$",
         tmp_path,
         "imagefolder",
     )

@@ -1,5 +1,5 @@
 """Lines on folders and names that may mean something else than they are taken for: masks beside images, folders of
-classes within a class, classes in the names of files.
+classes within a class, patients taken for classes, classes in the names of files.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rayfed_ssl.base.text import composed, plural, printable
-from rayfed_ssl.data.readers.folders.layouts import some
+from rayfed_ssl.data.readers.folders.layouts import Layout, some
 from rayfed_ssl.data.readers.folders.names import folder_at, folders_between, known_names
 
 OF_MASK = re.compile(r"(.+?)[ _-]+(?:mask|seg|segmentation|groundtruth|gt)s?(?:[ _-]?\d+)?", re.IGNORECASE)
 MASKS = {"mask", "masks", "segmentation", "segmentations", "groundtruth", "gt"}  # folders' names, as ``_letters``
 IMAGES = {"image", "images", "img", "imgs"}  # names of the folders beside those of masks, as ``_letters``
 BEGINNING = re.compile(r"([^\W\d_]{2,})[ ._-]*\d+")  # how a file's name begins: a word, then a number
+PATIENT_NAME = re.compile(r"(?:patient|subject|participant|case)s?[ _-]?\d+", re.IGNORECASE)
 MOST_CLASSES = 20  # different words that the names of files may begin with
 
 
@@ -68,6 +69,17 @@ def classes_within(files: Sequence[Path], classes: Sequence[str | None], root: P
                 f"{some(known_names([*folders]))}, for none ({where}/): move them one level up if they are classes"
             ]
     return []
+
+
+def maybe_patients(class_names: Sequence[str], layout: Layout, key: str) -> list[str]:
+    """A line if two or more classes all have names like those of patients, such as ``patient_01``."""
+    if len(class_names) < 2 or not all(PATIENT_NAME.fullmatch(name) for name in class_names):
+        return []
+    other = "clients_flat" if layout == "clients" else "flat"
+    return [
+        f"{some(class_names)} are taken for classes, and are called as patients are: if they are patients, "
+        f"{key}.layout={other}, with which no image has a label, and {key}.group, which keeps those of one together"
+    ]
 
 
 def classes_in_names(files: Sequence[Path]) -> list[str]:

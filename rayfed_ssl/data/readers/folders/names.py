@@ -144,8 +144,9 @@ def undecided(files: list[Path], classes: list[str | None], root: Path, key: str
     return (
         f"{key}.path: each of the folders {some(sorted(inner))} in {printable(root)} holds folders {some(shared)}, so "
         f"the tree does not say which are the classes; allowed: {key}.layout=clients if the outer ones are clients, "
-        f"such as hospitals, and the inner ones classes; {key}.layout=classes if the outer ones are classes, and the "
-        f"inner ones mean nothing, or are patients, which {key}.group finds"
+        f"such as hospitals, and the inner ones classes; {key}.layout=clients_flat if the outer ones are clients, and "
+        f"the inner ones no classes, but patients or dates; {key}.layout=classes if the outer ones are classes, and "
+        f"the inner ones mean nothing, or are patients, which {key}.group finds"
     )
 
 
@@ -193,7 +194,8 @@ def maybe_clients(
         how = f"{key}.path={printable(root / only)}" if alone else "move them one level up"
         return [
             f"{printable(only, 80)} is taken for the only class, and folders in it, {some(below)}, for none: if "
-            f"these are the classes, {how}; if it is a client, and they its classes, {key}.layout=clients"
+            f"these are the classes, {how}; if it is a client, and they its classes, {key}.layout=clients; if no "
+            f"folder is a class, {key}.layout=flat"
         ]
     shared = _in_each(inner)
     what = f"each of them holds {some(shared)}" if len(shared) > 1 else f"folders in them, {some(below)}, for nothing"

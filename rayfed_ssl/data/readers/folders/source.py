@@ -42,7 +42,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.holdout import TEST_SHARE, rounded, stratified_halves, untested
 from rayfed_ssl.data.images import NONE_HELD_OUT, Listing, Payload, Source
-from rayfed_ssl.data.readers.folders.doubts import classes_in_names, classes_within, maybe_masks
+from rayfed_ssl.data.readers.folders.doubts import classes_in_names, classes_within, maybe_masks, maybe_patients
 from rayfed_ssl.data.readers.folders.layouts import (
     TEST_FOLDERS,
     TREES,
@@ -133,6 +133,7 @@ def folder_source(
     notes += maybe_masks([*files["train"], *files["test"]], path)
     if layout in CLASS_DEPTH:
         notes += classes_within(train.files, train.classes, train.folder, CLASS_DEPTH[layout])
+        notes += maybe_patients(class_names, layout, key)
         notes += [] if class_names else classes_in_names(train.files)
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
@@ -186,7 +187,7 @@ def _unsplit(
         filled = [train for train in within if images_below(train, key)] or within
         hint += f"; if not: {key}.path={printable(filled[0].parent)}" if len(filled) == 1 else ""
         shown = printable(filled[0].relative_to(path))
-        raise layout_error(path, layout, f"has no folder train/, but {shown}/; {hint}", key)
+        raise layout_error(path, layout, f"has no folder train/, but {shown}/; {hint}", key, trees=False)
     files = images_below(path, key)
     if not files or split_folders(path, key):
         problem = "has no folder train/" + ("" if files else f" and no images{instead(path)}")
