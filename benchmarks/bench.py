@@ -1,11 +1,11 @@
-"""Measures what the simulator costs beside training, and prints the table with measured ratios.
+"""Measures the simulator's costs in addition to training, and prints the table with the measured ratios.
 
     python benchmarks/bench.py [--only parts,zero_work,...] [--label now] [--out FILE]
 
-One JSON line per figure is appended to ``--out``, with machine, commit and the load average: on an idle machine the
-load is about what the benchmark itself makes, with a larger one only ratios mean something. Peers and the bare loop are
-those of ``--bench`` (by default ../shared/bench), real images those of ``--data``; where one is absent its figures are
-left out, and the table says so. ``docs/generate.py`` writes the same table into docs/performance.md.
+One JSON line per figure is appended to ``--out``, with machine, commit and load average. On an idle machine the load is
+about what the benchmark itself causes; if it is larger, only ratios are meaningful. Peers and the bare loop are those
+of ``--bench`` (by default ../shared/bench), real images those of ``--data``. If one is absent, its figures are left
+out, and the table says so. ``docs/generate.py`` writes the same table into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARED = HERE.parents[1] / "shared"
 
 
 def commands(bench: Path, data: Path) -> dict[str, list[list[str]]]:
-    """What to run for each group of figures; nothing where its peer or its images are absent."""
+    """The commands for each group of figures; none if its peer or its images are absent."""
     python = [sys.executable, "-W", "ignore"]
     rounds = [*python, str(HERE / "round_time.py"), "--bench", str(bench), "--data", str(data), "--channels-last"]
     fashion = data.with_name("fashion_mnist")

@@ -1,10 +1,10 @@
-"""Search for budgets at which federated SimCLR on IID clients is clearly above the untrained encoder.
+"""Searches for budgets at which federated SimCLR on IID clients is clearly above the untrained encoder.
 
     python benchmarks/budgets.py --data ../shared/data [--only cifar10] [--out runs/budgets]
 
-Runs the attempts of ``budgets.yaml`` that ``results/budgets.jsonl`` lacks, one after the other in a process of one
-thread each, and appends a line for each. What counts are the values on held-out training images
-(``evaluation.select``), never those on test images, which are written down too.
+Runs the attempts of ``budgets.yaml`` that ``results/budgets.jsonl`` lacks, one after the other, each in a process of
+one thread, and appends a line for each. Budgets are judged by the values on held-out training images
+(``evaluation.select``), never by those on test images, which are recorded as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESULTS = HERE / "results" / "budgets.jsonl"
 
 
 def attempts(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], int]]:
-    """(data set, name, keys, seed) of every run that is wanted."""
+    """(data set, name, keys, seed) of every run in the document."""
     for data, block in document.items():
         for name, keys in block["attempts"].items():
             own = {key: value for key, value in keys.items() if key != "seeds"}
@@ -39,8 +39,9 @@ def attempts(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 def line_of(run: OneRun, cpu_s: float | None) -> dict[str, Any]:
-    """What a run came to: trained and untrained, on held-out training images and on test images; without its CPU time
-    where another command made it."""
+    """The results of a run: trained and untrained values, on held-out training images and on test images. Its CPU time
+    is None if another command made the run.
+    """
     measures = [name for name in run.values if not name.startswith("features/")]
     return {
         "minutes": round(run.wall_s / 60, 2),
@@ -51,18 +52,18 @@ def line_of(run: OneRun, cpu_s: float | None) -> dict[str, Any]:
 
 
 def run_one(base: Mapping[str, Any], keys: Mapping[str, Any], seed: int, data: Path, out: Path) -> dict[str, Any]:
-    """The line of one attempt: run now unless its folder is complete."""
+    """The line of one attempt, which is run now unless its folder is complete."""
     cpu_s = carry_out(base, {**keys, "seed": seed, "data.path": str(data.resolve())}, out)
     return line_of(read_run(out / "run"), cpu_s)
 
 
 def gain(line: Mapping[str, Any], measure: str) -> float:
-    """How far training came above the untrained encoder."""
+    """The trained encoder's value minus the untrained encoder's."""
     return float(line["trained"][measure] - line["untrained"][measure])
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Every attempt as Markdown: its keys, minutes, and accuracies on test images before and after."""
+    """All attempts in Markdown: keys, minutes, and accuracies on test images before and after training."""
     heads = (
         "data",
         "attempt",

@@ -1,11 +1,11 @@
-"""The papers' claims at the size two cores allow: every variant on several seeds, beside the untrained encoder.
+"""The papers' claims at a size that two cores allow: every variant on several seeds, beside the untrained encoder.
 
     python benchmarks/claims.py --data ../shared/data [--only fedsc fedca ..] [--variants 'lr 0.03']
         [--seeds 3] [--out runs/claims] [--jobs 2]
 
-Claims, variants and what is compared stand in ``claims.yaml``. Runs what ``results/claims.jsonl`` lacks, seed by seed,
-each an ordinary run folder below ``--out`` in a process of one thread, and appends a line for each. Stopped at any
-moment, the command goes on where it was. ``python docs/generate.py`` writes the tables of docs/results.md.
+``claims.yaml`` has the claims, their variants and which are compared. Runs what ``results/claims.jsonl`` lacks, seed by
+seed, each an ordinary run folder below ``--out`` in a process of one thread, and appends a line for each. If it is
+stopped, the same command continues. ``python docs/generate.py`` writes the tables of docs/results.md.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ HERE = Path(__file__).resolve().parent
 CLAIMS = HERE / "claims.yaml"
 CONFIGS = HERE.parent / "configs"
 RESULTS = HERE / "results" / "claims.jsonl"
-WORST = ", worst client"  # behind a variant's name: its worst client stands for it
+WORST = ", worst client"  # at the end of a variant's name: the value of its worst client
 Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A run that a claim wants. ``keys``: dotted keys over the claim's base."""
+    """A run that a claim needs. ``keys``: dotted keys that change the claim's base."""
 
     claim: str
     variant: str
@@ -47,7 +47,7 @@ class Attempt:
 
     @property
     def settings(self) -> str:
-        """A digest of what is asked."""
+        """A digest of the base and the keys."""
         text = json.dumps([self.base, dict(self.keys)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -57,7 +57,7 @@ class Attempt:
 
 
 def load() -> dict[str, Any]:
-    """``claims.yaml``, with the bases that are files read."""
+    """``claims.yaml``; a base that is a file's name is replaced by that file's content."""
     document: dict[str, Any] = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
     for claim in document["claims"].values():
         if isinstance(claim["base"], str):
@@ -68,8 +68,10 @@ def load() -> dict[str, Any]:
 def attempts(
     document: Mapping[str, Any], only: Sequence[str] = (), seeds: int | None = None, variants: str = ""
 ) -> Iterator[Attempt]:
-    """All runs that are wanted, seed by seed; ``variants`` is a regular expression for their names, ``seeds`` a number
-    of seeds in place of the document's two, and of a claim's own.
+    """All runs of the claims ``only`` (none given: of all), seed by seed.
+
+    ``seeds``: a number of seeds for every variant; None: the document's numbers, which are larger for decisive
+    variants, or a claim's own. ``variants``: a regular expression for their names.
     """
     for name, claim in document["claims"].items():
         if only and name not in only:
@@ -85,14 +87,14 @@ def attempts(
 
 
 def decisive(claim: Mapping[str, Any]) -> set[str]:
-    """The variants between which a claim is decided, with all candidates where one is chosen."""
+    """The variants that decide a claim, with all candidates where one of several is chosen."""
     sides = [side for deciding in claim.get("decides", ()) for side in deciding["pair"]]
     names = {name for side in sides for name in ([side] if isinstance(side, str) else side)}
     return {name.removesuffix(WORST) for name in names}
 
 
 def missing(wanted: Iterator[Attempt], lines: Sequence[Line]) -> list[Attempt]:
-    """The runs without a line of their settings."""
+    """The attempts without a line that has their settings."""
     have = {address(line) for line in lines}
     return [attempt for attempt in wanted if attempt.address not in have]
 
@@ -102,7 +104,7 @@ def address(line: Line) -> tuple[str, str, int, str]:
 
 
 def line_of(attempt: Attempt, folder: Path, cpu_s: float | None, also: Sequence[str]) -> Line:
-    """What a run came to; values by client where clients have encoders of their own."""
+    """The results of a run; by client if clients have encoders of their own."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     made = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     last = [row for row in read_metrics(folder).to_pylist() if row["round"] == summary["rounds"]]
@@ -120,7 +122,7 @@ def line_of(attempt: Attempt, folder: Path, cpu_s: float | None, also: Sequence[
 
 
 def run_one(attempt: Attempt, claim: Mapping[str, Any], data: Path, out: Path) -> Line:
-    """Run an attempt now, unless its folder is complete."""
+    """Run an attempt, unless its folder is complete, and return its line."""
     folder = out / attempt.claim / f"{attempt.settings}-{attempt.seed}"
     keys = {**attempt.keys, "seed": attempt.seed, "checkpoint.every": 0}
     if claim["data"] != "digits":

@@ -1,4 +1,4 @@
-"""What became of the papers' claims, a row for each comparison that decides one, and how many intervals there are."""
+"""The verdicts on the papers' claims, a row for each comparison that decides one, and the number of intervals."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from claims_tables import NAMES, Runs, by_chance, compared, counted, interval, r
 
 
 def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
-    """Claims with ``decides``: what the paper says, under which condition it was compared, and the verdicts.
+    """The claims with ``decides``: what the paper says, under which condition it was compared, and the verdicts.
 
-    A pair that was picked for what the first seeds showed is judged by the seeds after them.
+    A pair that was picked by the results of the first seeds is judged by the seeds after them.
     """
     claims = {name: claim for name, claim in document["claims"].items() if "decides" in claim}
     measures = list(dict.fromkeys(measure for claim in claims.values() for measure in claim["measures"]))
@@ -32,12 +32,12 @@ def table(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
 
 
 def beyond(runs: Runs, seeds: int) -> dict[str, dict[int, Line]]:
-    """The runs of seeds that nothing was picked by."""
+    """The runs of the seeds by which nothing was picked."""
     return {variant: {seed: line for seed, line in own.items() if seed >= seeds} for variant, own in runs.items()}
 
 
 def intervals(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
-    """How many intervals the tables of all claims have, how many exclude zero, and how many would by chance."""
+    """How many intervals the tables of all claims have, how many exclude zero, and how many would do so by chance."""
     pairs = [
         compared(runs_of(lines, name, claim), claim, pair)
         for name, claim in document["claims"].items()

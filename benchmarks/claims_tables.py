@@ -1,4 +1,4 @@
-"""The papers' claims in Markdown, made from the lines of ``results/claims.jsonl`` alone."""
+"""The papers' claims in Markdown, made only from the lines of ``results/claims.jsonl``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ Runs = Mapping[str, Mapping[int, Line]]  # variant -> seed -> line
 
 @dataclass(frozen=True)
 class Compared:
-    """A pair of variants in words, and what the first is over the second: by measure, None where nothing is paired."""
+    """A pair of variants in words, and measure -> the difference of the first to the second; None if no seeds are
+    paired.
+    """
 
     label: str
     differences: Mapping[str, Difference | None]
@@ -40,7 +42,7 @@ class Compared:
 
 
 def runs_of(lines: Sequence[Line], name: str, claim: Mapping[str, Any]) -> dict[str, dict[int, Line]]:
-    """The complete runs of a claim's variants, the newest of each seed."""
+    """Variant -> seed -> line, for the complete runs of a claim; if a seed has several lines, the newest."""
     found: dict[str, dict[int, Line]] = {}
     for line in lines:
         known = claim["variants"].get(line["variant"])
@@ -62,14 +64,16 @@ def values(runs: Runs, variant: str, measure: str) -> Values:
 
 
 def one(value: float | Mapping[str, float], *, worst: bool) -> float:
-    """A value as one number: of clients' values their mean, or their least."""
+    """A value as one number: the mean over clients, or with ``worst`` their lowest value, if it is one for each
+    client.
+    """
     if isinstance(value, Mapping):
         return min(value.values()) if worst else fmean(value.values())
     return value
 
 
 def chosen(runs: Runs, names: str | Sequence[str], by: str | None) -> str | None:
-    """The variant that stands for several: the highest mean of ``by``; None where one of them has not run."""
+    """The variant that stands for several: the one with the highest mean of ``by``; None if one of them has not run."""
     if isinstance(names, str):
         return names
     assert by is not None
@@ -78,13 +82,15 @@ def chosen(runs: Runs, names: str | Sequence[str], by: str | None) -> str | None
 
 
 def apart(runs: Runs, a: str, b: str, measure: str) -> Difference | None:
-    """``a`` minus ``b`` over the seeds that both have."""
+    """The difference of ``a`` to ``b`` over the seeds that both have."""
     own, theirs = values(runs, a, measure), values(runs, b, measure)
     return difference([own[seed] - theirs[seed] for seed in sorted(own.keys() & theirs.keys())])
 
 
 def compared(runs: Runs, claim: Mapping[str, Any], pair: Sequence[str | Sequence[str]]) -> Compared:
-    """A pair of ``compare``, by the claim's measures and by the one that chose between several."""
+    """The differences of a pair in ``compare``, by the claim's measures and by the one that chose between several
+    variants.
+    """
     first, second = pair
     measures, by = [*claim["measures"], *([claim["by"]] if "by" in claim else [])], claim.get("by")
     a, b = chosen(runs, first, by), chosen(runs, second, by)
@@ -95,14 +101,14 @@ def compared(runs: Runs, claim: Mapping[str, Any], pair: Sequence[str | Sequence
 
 
 def verdict(found: Difference | None) -> str:
-    """The library's word (``rayfed_ssl.records.significance``) for the 95% interval."""
+    """The word for the 95% interval (``rayfed_ssl.records.significance``)."""
     if found is None:
         return NOT_RUN
     return found.judged() or (ONE_SEED if found.count == 1 else "no interval")
 
 
 def verdicts(differences: Mapping[str, Difference | None]) -> str:
-    """The verdict of each measure, those of one word together: ``above by kNN and few-shot; level by linear``."""
+    """The verdict of each measure, grouped by word: ``above by kNN and few-shot; level by linear``."""
     by_word: dict[str, list[str]] = {}
     for measure, found in differences.items():
         by_word.setdefault(verdict(found), []).append(NAMES[measure])
@@ -115,21 +121,23 @@ def verdicts(differences: Mapping[str, Difference | None]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
+    """Names joined by commas and a last "and"."""
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
 def counted(pairs: Iterable[Compared]) -> tuple[int, int]:
-    """How many intervals there are, and how many of them exclude zero."""
+    """The number of intervals, and how many of them exclude zero."""
     words = [word for pair in pairs for found in pair.known.values() if (word := found.judged()) is not None]
     return len(words), sum(word in ("above", "below") for word in words)
 
 
 def by_chance(intervals: int) -> str:
-    """How many of them would exclude zero if nothing differed."""
+    """How many of so many intervals would exclude zero if nothing differed."""
     return f"{(1 - LEVEL) * intervals:.1f}"
 
 
 def interval(found: Difference | None) -> str:
+    """A difference with its interval, if it has one."""
     if found is None:
         return "-"
     text = signed(found.mean)
@@ -137,12 +145,13 @@ def interval(found: Difference | None) -> str:
 
 
 def rows(cells: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is the heading."""
     head, *body = cells
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
 
 
 def accuracies(runs: Runs, claim: Mapping[str, Any]) -> str:
-    """Mean and standard deviation over seeds of each variant, the untrained encoder first."""
+    """Mean and standard deviation over seeds of each variant, after those of the untrained encoder."""
     measures = [*claim["measures"], *([claim["by"]] if "by" in claim else [])]
     names = [UNTRAINED]
     for name in claim["variants"]:
@@ -161,7 +170,7 @@ def accuracies(runs: Runs, claim: Mapping[str, Any]) -> str:
 
 
 def comparisons(runs: Runs, claim: Mapping[str, Any]) -> str:
-    """The paired differences, each with its 95% interval, and the verdict of each of the claim's measures."""
+    """The paired differences, each with its 95% interval, and the verdicts by the claim's measures."""
     body, pairs = [], [compared(runs, claim, pair) for pair in claim["compare"]]
     for pair in pairs:
         cells = [interval(found) for found in pair.differences.values()]
@@ -176,7 +185,7 @@ def comparisons(runs: Runs, claim: Mapping[str, Any]) -> str:
 
 
 def usefulness(runs: Runs, variants: Sequence[str]) -> str:
-    """How useful and how alike FedLinked's clients are to each other in the last round, seed by seed: G_02/G_01 and
+    """How useful and how alike FedLinked's clients are to each other in the last round, for each seed: G_02/G_01 and
     G_12/G_01, and the likenesses, which do not grow with the length of representations.
     """
     body = []
@@ -185,14 +194,14 @@ def usefulness(runs: Runs, variants: Sequence[str]) -> str:
             also = line["also"]
             a = {
                 pair: also[f"fedlinked/A_{pair}"] for pair in ("1_0", "2_0", "0_1", "2_1")
-            }  # of one target: G's ratios
+            }  # ratios of A for the same target are ratios of G
             cells = [a["2_0"] / a["1_0"], a["2_1"] / a["0_1"], *(also[f"fedlinked/likeness_{pair}"] for pair in PAIRS)]
             body.append([variant, str(seed), *(f"{cell:z.2f}" for cell in cells)])
     return rows([["variant", "seed", "G_02/G_01", "G_12/G_01", "likeness 01", "02", "12"], *body])
 
 
 def section(lines: Sequence[Line], name: str, claim: Mapping[str, Any]) -> str:
-    """A claim: what it says, the setting, accuracies, and what differs from what."""
+    """The section of a claim: what it says, the setting, accuracies, and differences."""
     runs = runs_of(lines, name, claim)
     commits = sorted({line["commit"] for of_seeds in runs.values() for line in of_seeds.values()})
     made = f"Made at {', '.join(commits)}." if commits else f"{NOT_RUN.capitalize()}."

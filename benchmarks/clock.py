@@ -1,10 +1,10 @@
-"""What the virtual clock costs: rounds of 100 among many clients, with and without a `system:` block.
+"""The cost of the virtual clock: rounds of 100 clients among many, with and without a `system:` block.
 
     python benchmarks/clock.py [--clients 10000] [--rounds 20]
 
-One JSON line per case. `idle_ms` is a round in which clients return at once, so that bookkeeping is all there is;
-`training_ms` one in which each trains on its five images: CPU milliseconds of this process, medians. `overhead` is what
-the clock adds to an idle round, over a training round without it.
+One JSON line per case, in CPU milliseconds of this process, as medians. `idle_ms` is a round in which clients return at
+once, so that only bookkeeping is left; in `training_ms` each client trains on its five images. `overhead` is the time
+that the clock adds to an idle round, divided by that of a training round without it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def write_images(folder: Path, count: int) -> None:
-    """Random 8 px images without labels as Parquet: the work is not what is measured."""
+    """Write random 8 px images without labels as Parquet; what is in them does not matter here."""
     draws = np.random.default_rng(0)
     for split, images in (("train", count), ("test", 10)):
         encoded = []
@@ -61,13 +61,15 @@ def write_images(folder: Path, count: int) -> None:
 
 
 def idle(self: fedavg.Client[Any], weights: Weights, target: Weights | None = None) -> dict[str, Any]:
-    """A client that gives back what it got, and says that it read what it would have."""
+    """In place of ``train``: return the weights that were received, and book the images that training would have
+    read.
+    """
     self.context.images_read += local_batches(self.config, len(self.indices)).images
     return {"weights": weights}
 
 
 def round_ms(clients: int, rounds: int, images: Path, case: dict[str, Any]) -> float:
-    """The median round after the first two."""
+    """The median CPU milliseconds of a round, without the first two."""
     document = {
         "method": {"name": "fedsimclr"},
         "data": {"name": "parquet", "path": str(images), "image_size": 8, "partition": {"name": "iid"}},

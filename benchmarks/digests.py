@@ -1,10 +1,11 @@
-"""Did a change that should change no number change one? One JSON line per method: digests of its tiny run.
+"""Finds out whether a change that should change no number has changed one. One JSON line per method: digests of its
+tiny run.
 
-    python benchmarks/digests.py > before.jsonl      # at the old commit
-    python benchmarks/digests.py --against before.jsonl
+    python benchmarks/digests.py > before.jsonl      # at the old commit python benchmarks/digests.py --against
+    before.jsonl
 
-What is digested: the exported encoders, every measured value but clocks, every booking, and config.yaml. Digests are
-comparable on one CPU model, with one thread, and one version of torch.
+Digested are the exported encoders, every measured value except clocks, every booking, and config.yaml. Digests can be
+compared on one CPU model, with one thread and one version of torch.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 
 def digest(value: object) -> str:
+    """16 hexadecimal digits."""
     return hashlib.sha256(value if isinstance(value, bytes) else repr(value).encode()).hexdigest()[:16]
 
 
 def digests(method: str, folder: Path) -> dict[str, str]:
-    """What one tiny run leaves behind, each part as 16 hexadecimal digits."""
+    """The digests of each part of what a tiny run leaves behind."""
     run_locally(tiny(method), folder)
     return {
         "encoders": digest(sorted((name, digest(values)) for name, values in encoders(folder).items())),

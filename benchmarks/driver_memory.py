@@ -1,16 +1,16 @@
-"""What the process that holds the server keeps of many clients: its own memory and the object store, by method.
+"""The memory that the process with the server uses for many clients, by method: its own and the object store's.
 
     python benchmarks/driver_memory.py --data ../shared/data/fashion_mnist [--clients 1000] [--methods fedsc,flesd]
 
 This process is the driver of a real run on two client actors of its own Ray instance: 1,000 clients of two dozen
-images, one local step, two rounds that ask everybody (FedLinked, whose rounds compare all pairs: a hundred clients).
-D is 64 (FedSC: 128; FedFoA, which wants batches of that size: 16), r is 128, and 500 images are public (FedLinked:
+images, one local step, two rounds that ask every client (FedLinked, whose rounds compare all pairs: a hundred clients).
+D is 64 (FedSC: 128; FedFoA, which needs batches of that size: 16), r is 128, and 500 images are public (FedLinked:
 2,000).
 
-A JSON line per method: MB that the driver's anonymous memory and the objects in the store grew by at most since the
-actors were ready, MB that clients sent and that the driver read of replies and of sums, and MB that the library's own
-estimate gives for what is kept of these clients between rounds, at the server and by themselves. Every method is a
-process of its own.
+One JSON line per method: the most MB by which the driver's anonymous memory and the objects in the store grew after the
+actors were ready; MB that clients sent; MB of replies and of sums that the driver read; and the library's own estimate
+of the MB that the server and the clients keep of these clients between rounds. Every method runs in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Peaks(threading.Thread):
         self.done, self.start_bytes, self.most = threading.Event(), self.read(), {"driver": 0.0, "objects": 0.0}
 
     def read(self) -> dict[str, float]:
+        """Bytes of both, now."""
         return {"driver": soak.pss("self").get("Pss_Anon", 0.0), "objects": soak.objects()}
 
     def run(self) -> None:
@@ -75,6 +76,7 @@ class Peaks(threading.Thread):
 
 
 def measure(name: str, clients: int, data: Path) -> dict[str, Any]:
+    """The line of one method."""
     changes = {**BASE, **METHODS_SHOWN[name], "data.path": str(data), "clients.count": clients}
     if name == "fedlinked":  # two classes each
         changes["data.tasks"] = [[i % 10, (i + 1) % 10] for i in range(clients)]

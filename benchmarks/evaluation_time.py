@@ -1,9 +1,10 @@
-"""What kNN and the linear probe cost on 50,000 features of 512 dimensions: CPU time, over the bare products they need.
+"""The cost of kNN and the linear probe on 50,000 features of 512 dimensions: CPU time, relative to the bare matrix
+products that they need.
 
     python benchmarks/evaluation_time.py [--reps 5] [--device cuda]
 
-kNN: every test image's cosine with every train image. Linear probe: a product forward and one back for every batch of
-every epoch. One thread, in turn; medians. A JSON line each, with seconds and the ratio.
+kNN: the cosines of every test image with every train image. Linear probe: one product forward and one back for every
+batch of every epoch. One thread, alternating, as medians. One JSON line each, with seconds and the ratio.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TRAIN, TEST, DIMENSIONS, CLASSES = 50_000, 10_000, 512, 10
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """CPU seconds; on a GPU, wall time until it is done."""
+    """The CPU seconds of ``work``; on a GPU, the wall time until it is done."""
     if device.type == "cpu":
         began = time.process_time()
         work()
@@ -46,12 +47,14 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def similarities(train: Tensor, test: Tensor) -> None:
+    """The bare products of kNN, block by block."""
     for block in torch.split(test, max(1, SIMILARITIES // len(train))):
         block @ train.T
 
 
 @torch.no_grad()
 def products(train: Tensor, weight: Tensor, epochs: int, batch: int) -> None:
+    """The bare products of the linear probe."""
     for _ in range(epochs):
         for images in torch.split(train, batch):
             (weight @ images.T) @ images

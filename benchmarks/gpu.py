@@ -69,7 +69,7 @@ METHOD_OF = {"simclr": "fedsimclr", "byol": "fedbyol", "fedfoa": "fedfoa", "feds
 
 
 def seconds(work: Callable[[], object], device: torch.device, times: int) -> float:
-    """The median time of ``work``, waiting for the device."""
+    """The median seconds of ``work``, including the wait for the device."""
     taken = []
     for _ in range(times + 1):
         began = time.perf_counter()
@@ -90,7 +90,9 @@ def ceilings(size: Size, device: torch.device) -> tuple[float, float]:
 
 
 def pair_flops(config: RunConfig, federation: Federation) -> float:
-    """Floating-point operations of training on one pair of views: the encoder forward, and backward twice that."""
+    """Floating-point operations of training on one pair of views: the encoder's forward pass, and twice as many
+    backward.
+    """
     network = InitialWeights(config, federation).network(config.clients.encoder(0))
     pixels, count = config.data.image_size or 32, 2
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -99,7 +101,7 @@ def pair_flops(config: RunConfig, federation: Federation) -> float:
 
 
 def timed_training(config: RunConfig) -> tuple[float, np.ndarray]:
-    """Pairs per second of a client's second training, and its weights."""
+    """Pairs per second of a client's second training, and its weights after it."""
     one = Federated(config, LocalCohort)
     assert isinstance(one.cohort, LocalCohort)
     seen: list[tuple[float, float]] = []
@@ -138,8 +140,8 @@ def steps(size: Size, device: torch.device, flops: float, losses: Collection[str
 
 
 def waits(work: Callable[[], object]) -> int:
-    """How often the host waited for the GPU meanwhile, as PyTorch reports it."""
-    with warnings.catch_warnings(record=True) as told:
+    """How often the host waited for the GPU during ``work``, as PyTorch reports it."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if torch.cuda.is_available():
             torch.cuda.set_sync_debug_mode("warn")
@@ -148,11 +150,13 @@ def waits(work: Callable[[], object]) -> int:
         finally:
             if torch.cuda.is_available():
                 torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing CUDA operation" in str(warning.message) for warning in told)
+    return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
 
 
 def waits_per_step(size: Size, method: str, batch: int) -> float:
-    """Of a client's training: what twice the steps wait more, by step, so that what is done once does not count."""
+    """Waits per step of a client's training. Two runs, one with twice as many steps, are compared, so that what happens
+    once per run does not count.
+    """
 
     def of(steps: int) -> int:
         made = Federated(settings(replace(size, steps=steps), "cuda", method, batch, 1), LocalCohort)
@@ -163,7 +167,7 @@ def waits_per_step(size: Size, method: str, batch: int) -> float:
 
 
 def augmentation(size: Size, device: torch.device, steps: dict[int, float]) -> Iterator[Line]:
-    """Two views of a batch; its part of a SimCLR step, where ``steps`` has the pairs per second of its batch size."""
+    """Two views of a batch; as a share of a SimCLR step if ``steps`` has the pairs per second of its batch size."""
     config = settings(size, device.type, "fedsimclr", size.batches[0], 1)
     pixels, recipe = (
         torch.tensor(load_federation(config).dataset.train.pixels).permute(0, 3, 1, 2).to(device),
@@ -179,7 +183,7 @@ def augmentation(size: Size, device: torch.device, steps: dict[int, float]) -> I
 
 
 def whole_round(size: Size, device: torch.device) -> Iterator[Line]:
-    """A round of several clients over the sum of what they did; an evaluation of what came out."""
+    """A round of several clients relative to the sum of their operations, and an evaluation of the result."""
     config = several(size, device.type)
     made = Federated(config, LocalCohort)
     made.round()
@@ -203,7 +207,7 @@ def whole_round(size: Size, device: torch.device) -> Iterator[Line]:
 
 @contextmanager
 def mps(folder: str) -> Iterator[str | None]:
-    """NVIDIA's MPS for the processes that are started within; yields why it could not be started, or None."""
+    """NVIDIA's MPS for the processes that are started within; yields None, or why it could not be started."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         yield "no nvidia-cuda-mps-control on the path"
@@ -231,19 +235,19 @@ def mps(folder: str) -> Iterator[str | None]:
 
 
 def with_mps(size: Size, device: torch.device) -> Iterator[Line]:
-    """:func:`on_actors` under MPS, or why not."""
+    """:func:`on_actors` under MPS, or why it did not run."""
     with tempfile.TemporaryDirectory(prefix="mps") as folder, mps(folder) as why:
         if why is not None:
             yield {"benchmark": "mps", "started": False, "why": why}
             return
         try:
             yield from on_actors(size, device, True)
-        except Exception as error:  # whatever its clients ran into is what was measured
+        except Exception as error:  # the failure of MPS's clients is the result
             yield {"benchmark": "mps", "started": True, "why": " ".join(str(error).split())[:300]}
 
 
 def on_actors(size: Size, device: torch.device, mps: bool) -> Iterator[Line]:
-    """Rounds on so many actors of one GPU, over one process; and whether all gave the same bits."""
+    """Rounds on several actors of one GPU relative to one process, and whether all gave the same bits."""
     import ray
 
     config = several(size, device.type)
@@ -263,7 +267,7 @@ def on_actors(size: Size, device: torch.device, mps: bool) -> Iterator[Line]:
 
 
 def against_one(config: RunConfig, size: Size, count: int, gpus: float) -> Line:
-    """Rounds on so many actors and in this process, in turn."""
+    """Rounds on ``count`` actors and in this process, alternating."""
     from actors.cohort import RayCohort
     from actors.plan import reserve
     from actors.pool import Pool
@@ -286,7 +290,7 @@ def against_one(config: RunConfig, size: Size, count: int, gpus: float) -> Line:
 
 
 def over_cap(share: float) -> Line:
-    """What becomes of a request for 1.2 times the share of a GPU, under the share's cap."""
+    """Whether a request for 1.2 times the share of a GPU is refused under the share's cap."""
     from actors.client import memory_fraction
 
     total = torch.cuda.get_device_properties(0).total_memory

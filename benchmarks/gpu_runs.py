@@ -1,4 +1,4 @@
-"""What ``gpu.py`` measures: how much of it, the run of a method, and its server and cohort outside a run."""
+"""What ``gpu.py`` measures: sizes, the run of a method, and its server and cohort outside a run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Size:
     pixels: int
     batches: tuple[int, ...]
     steps: int
-    clients: int  # of a round,
-    client_batch: int  # each with such batches
+    clients: int  # clients of a round
+    client_batch: int  # the batch size of each of these
     client_steps: int
     actors: tuple[int, ...]
     copied: int  # bytes
-    side: int  # of the matrices
+    side: int  # rows and columns of the matrices
     images: int
-    rounds: int  # of which medians are taken
+    rounds: int  # the number of rounds over which medians are taken
 
 
 FULL = Size("resnet18", 1.0, 32, (16, 128, 512), 40, 10, 128, 20, (1, 2, 4, 8), 1 << 30, 8192, 1500, 5)
@@ -43,7 +43,7 @@ SMALL = Size("resnet18", 0.125, 16, (8, 16), 10, 4, 16, 10, (1, 2), 1 << 20, 64,
 
 
 def settings(size: Size, device: str, method: str, batch: int, clients: int, **changes: object) -> RunConfig:
-    """A run of a method on digits at the size's pixels: the images do not matter, only how many there are."""
+    """A run of a method on digits at the size's pixels. Only the number of images matters, not what they show."""
     dotted: dict[str, object] = {
         "data.name": "digits", "data.image_size": size.pixels, "data.limit": size.images, "data.test_limit": 100,
         "data.partition.name": "iid", "clients.count": clients, "clients.encoders": size.encoder,
@@ -57,13 +57,13 @@ def settings(size: Size, device: str, method: str, batch: int, clients: int, **c
 
 
 def several(size: Size, device: str) -> RunConfig:
-    """FedSimCLR with the clients of a round."""
+    """FedSimCLR with all clients of a round."""
     steps = {"train.local_steps": size.client_steps}
     return settings(size, device, "fedsimclr", size.client_batch, size.clients, **steps)
 
 
 class Federated:
-    """A method's server and a cohort, outside a run."""
+    """A method's server and cohort, outside a run."""
 
     def __init__(self, config: RunConfig, connect: Callable[[RunConfig, Federation, Ledger], Cohort]) -> None:
         self.federation, ledger = load_federation(config), Ledger()
@@ -75,7 +75,7 @@ class Federated:
         self.t = 0
 
     def round(self) -> float:
-        """One round of all clients; its seconds."""
+        """Run one round with all clients and return its seconds."""
         self.t += 1
         self.cohort.begin_round(self.t, self.federation.clients)
         began = time.perf_counter()
@@ -85,12 +85,12 @@ class Federated:
         return taken
 
     def trained(self) -> tuple[float, float]:
-        """(images, seconds) of the clients' last operation that trained, this round."""
+        """(images, seconds) of the clients' last operation that trained, in this round."""
         known = [v for client, v in self.cohort.metrics.items() if client >= 0 and "loss" in v]
         return sum(v["images"] for v in known), sum(v["seconds"] for v in known)
 
     def weights(self) -> np.ndarray:
-        """What the method ends with, of its first encoder."""
+        """The weights of the method's first encoder."""
         encoder = self.server.evaluated_encoders()[0]
         if encoder.weights is not None:
             return encoder.weights.vector

@@ -36,6 +36,7 @@ def section(lines: Sequence[Line]) -> str:
 
 
 def _of_gpu(name: str, lines: Sequence[Line]) -> str:
+    """The tables of one GPU."""
     steps, aside = newest(lines, "step", "objective", "batch"), newest(lines, "augmentation", "batch")
     ceiling, shared = newest(lines, "ceiling"), [*newest(lines, "actors", "actors", "mps"), *newest(lines, "cap")]
     rounds = [*newest(lines, "round"), *newest(lines, "evaluation")]
@@ -45,20 +46,21 @@ def _of_gpu(name: str, lines: Sequence[Line]) -> str:
 
 
 def _made(name: str, used: Sequence[Line]) -> str:
-    """On what, and from which commits, the lines that are shown were made."""
+    """The GPU, torch, days and commits of the lines that are shown, and the ceiling."""
     made = {key: ", ".join(dict.fromkeys(line[key] for line in used)) for key in ("torch", "day")}
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(line["commit"] for line in used))
-    said = f"{name}, torch {made['torch']}, {made['day']}, commits {commits}."
+    text = f"{name}, torch {made['torch']}, {made['day']}, commits {commits}."
     for line in used:
         if line["benchmark"] == "ceiling":
-            said += (
+            text += (
                 f" A copy moves {line['copy_gb_s']:,.0f} GB/s, read and written; a bfloat16 matrix product does "
                 f"{line['bf16_tflop_s']:,.0f} TFLOP/s, which is the ceiling below."
             )
-    return said
+    return text
 
 
 def _steps(steps: Sequence[Line]) -> str:
+    """A row for each loss and batch size."""
     if not steps:
         return ""
     rows = ["| loss | batch | pairs/s | as a graph | of the ceiling | waits a step | same bits |", "|---" * 7 + "|"]
@@ -73,7 +75,7 @@ def _steps(steps: Sequence[Line]) -> str:
 
 
 def _augmentation(found: Sequence[Line], steps: Sequence[Line]) -> str:
-    """Two views of a batch: milliseconds, and beside the time of a recorded SimCLR step."""
+    """A row for each batch size: milliseconds for two views, and as a share of a recorded SimCLR step."""
     if not found:
         return ""
     rates = {line["batch"]: line["graph_pairs_per_s"] for line in steps if line["objective"] == "simclr"}
@@ -85,22 +87,22 @@ def _augmentation(found: Sequence[Line], steps: Sequence[Line]) -> str:
     return "\n".join(rows)
 
 
-def _rounds(found: Sequence[Line]) -> str:
-    """A round in one process over its clients' work, and what an evaluation takes."""
-    said = []
-    for line in found:
+def _rounds(measured: Sequence[Line]) -> str:
+    """A round in one process relative to its clients' work, and the seconds of an evaluation."""
+    sentences = []
+    for line in measured:
         if line["benchmark"] == "round":
-            said.append(
+            sentences.append(
                 f"In one process a round of {line['clients']} clients takes {line['round_s']:.2f} s, "
                 f"{line['ratio']:.2f} times their work."
             )
         else:
-            said.append(f"kNN and linear probe with {line['images']:,} images take {line['seconds']:.2f} s.")
-    return " ".join(said)
+            sentences.append(f"kNN and linear probe with {line['images']:,} images take {line['seconds']:.2f} s.")
+    return " ".join(sentences)
 
 
 def _actors(found: Sequence[Line]) -> str:
-    """Rounds of actors that share the GPU, over those of one process; whether a cap on memory held."""
+    """A row for each number of actors that share the GPU, and whether a cap on memory held."""
     rows = [
         "| actors on one GPU | a round of ten clients | times as fast as one process | same bits |",
         "|---" * 4 + "|",
@@ -129,7 +131,7 @@ def _yes(value: bool) -> str:
 
 
 def sentence(lines: Sequence[Line]) -> str:
-    """What README says of it, of the GPU that came to the lines last."""
+    """README's sentence about the GPU that was added to the lines last."""
     for name, mine in reversed(by_gpu(lines).items()):
         steps = {(line["objective"], line["batch"]): line for line in newest(mine, "step", "objective", "batch")}
         step, shared = steps.get(("simclr", BATCH)), newest(mine, "actors", "actors", "mps")

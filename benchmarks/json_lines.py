@@ -1,4 +1,4 @@
-"""Results as JSON lines: an object a line, the newest last."""
+"""Results as JSON lines: one object per line, the newest last."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file; none where there is no file."""
+    """The objects in a file; none if there is no such file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Write an object to the end of a file, which is made, with its folder, where there is none."""
+    """Append an object to a file; the file and its folder are made if they are missing."""
     text = json.dumps(line)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:

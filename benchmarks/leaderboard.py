@@ -37,7 +37,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # of this process and of those it starts
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # for this process and those it starts
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import json_lines
@@ -51,9 +51,9 @@ SUMMARY, ERROR = "summary.json", "error.txt"
 
 
 def run_cell(cell: Cell, data: Path, folder: Path) -> str | None:
-    """Run a cell to its end in this process, in ``folder``; None, or in one line why it failed.
+    """Run a cell to its end in this process, in ``folder``. Returns None, or in one line why it failed.
 
-    A folder that holds a part of the run is continued. Raises KeyboardInterrupt where it was stopped.
+    A folder with a part of the run is continued. Raises KeyboardInterrupt if the run was stopped.
     """
     import rayfed_ssl
 
@@ -73,7 +73,7 @@ def run_cell(cell: Cell, data: Path, folder: Path) -> str | None:
 
 
 def add_labels(folder: Path) -> str | None:
-    """Measure a finished run with 1% of the labels; None, or in one line why that failed."""
+    """Fine-tune a finished run with 1% of the labels and measure it. Returns None, or in one line why that failed."""
     from rayfed_ssl.simulation.reevaluation import reevaluate
 
     try:
@@ -86,7 +86,9 @@ def add_labels(folder: Path) -> str | None:
 def ended(
     call: Callable[..., str | None], arguments: Sequence[tuple[Any, ...]], jobs: int
 ) -> Iterator[tuple[int, str | None]]:
-    """The calls as they end: (number, None or why it failed); one at a time in this process, more in others."""
+    """Make the calls and yield (number, None or why it failed) as each ends: in this process one by one, or with
+    several ``jobs`` in other processes.
+    """
     if jobs == 1:
         for number, given in enumerate(arguments):
             yield number, call(*given)
@@ -98,13 +100,13 @@ def ended(
 
 
 def missing(wanted: Sequence[Cell], known: Sequence[Record]) -> list[Cell]:
-    """The cells without a row of their settings."""
+    """The cells without a row that has their settings."""
     have = {(rows.address(row), row["settings"]) for row in known}
     return [cell for cell in wanted if (cell.address, cell.settings) not in have]
 
 
 def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
-    """Run what has no row yet, and put the rows down as runs end. Returns how many failed."""
+    """Run the cells without a row, and write each row when its run ends. Returns how many failed."""
     confirm_defaults(wanted, path)
     todo = [(cell, folder_of(cell, cell.settings, out)) for cell in missing(wanted, rows.read(path))]
     print(f"{len(todo)} of {len(wanted)} cells to run, {jobs} at a time", flush=True)
@@ -122,8 +124,8 @@ def run_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: 
 
 
 def confirm_defaults(wanted: Sequence[Cell], path: Path) -> None:
-    """Where tuning chose what a method has anyway, its tuned row is the one that is there, if a processor of this kind
-    made it: the rows of a table are compared.
+    """Copy a method's row to its tuned row if tuning chose the method's defaults, provided that a processor of this
+    kind made the row, because the rows of a table are compared.
     """
     known, here = rows.read(path), rows.here()
     plain = {(rows.address(row), row["settings"]): row for row in known}
@@ -134,11 +136,12 @@ def confirm_defaults(wanted: Sequence[Cell], path: Path) -> None:
 
 
 def folder_of(cell: Cell, settings: str, out: Path) -> Path:
-    """The run folder of a cell with settings of this digest."""
+    """The run folder of a cell; ``settings`` is the digest of its settings."""
     return out / cell.folder.with_name(f"{cell.folder.name}-{settings}")
 
 
 def told(row: Record) -> str:
+    """A row's results on one line."""
     values = [f"{name} {row[name]:.3f} ({row[f'untrained_{name}']:.3f})" for name in ("linear", "knn") if row[name]]
     kind = "" if row["table"] == rows.ONE else f" {row['table']}"
     where = f"{row['data']} {row['partition']} {row['method']}{kind}"
@@ -146,7 +149,9 @@ def told(row: Record) -> str:
 
 
 def label_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
-    """Fine-tune with 1% of the labels where a row lacks it and its run folder is here. Returns how many failed."""
+    """Fine-tune with 1% of the labels the runs whose rows lack that and whose folders are here. Returns how many
+    failed.
+    """
     todo = [(c, r, f) for c, r, f in at_hand(wanted, out, path) if r["semi_1"] is None and r["status"] == "complete"]
     failed = 0
     for number, why in ended(add_labels, [(folder,) for _, _, folder in todo], jobs):
@@ -159,7 +164,7 @@ def label_missing(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path
 
 
 def at_hand(wanted: Sequence[Cell], out: Path, path: Path) -> Iterator[tuple[Cell, Record, Path]]:
-    """The cells that have a row whose run folder is here."""
+    """The cells that have a row and whose run folder is here."""
     known = {rows.address(row): row for row in rows.read(path)}
     for cell in wanted:
         row = known.get(cell.address)
@@ -168,14 +173,16 @@ def at_hand(wanted: Sequence[Cell], out: Path, path: Path) -> Iterator[tuple[Cel
 
 
 def again(cell: Cell, row: Record, folder: Path, data: Path) -> Record:
-    """The row made anew from its run folder; what the folder does not say stays."""
+    """A row made again from its run folder; fields that the folder does not have keep their values."""
     made = {name: row[name] for name in ("settings", "keys")}
     made["tuned"] = cell.tuned if cell.settings == row["settings"] else row["tuned"]
     return rows.record(cell, folder, cell.built(data)) | made
 
 
 def row_again(wanted: Sequence[Cell], data: Path, out: Path, jobs: int, path: Path) -> int:
-    """Make the rows anew from the run folders that are here, as where the library counts differently; runs nothing."""
+    """Make the rows again from the run folders that are here, for example after the library counts differently. Runs
+    nothing.
+    """
     for cell, row, folder in list(at_hand(wanted, out, path)):
         rows.put(again(cell, row, folder, data), path)
     return 0
@@ -190,8 +197,8 @@ def tune(
     jobs: int,
     path: Path = tuning.RESULTS,
 ) -> int:
-    """Run the grids, every method's next key at a time, with a line of ``path`` for every value; returns how many
-    methods failed, whose other keys are left for the next call.
+    """Run the grids, each method's next key at a time, and append a line to ``path`` for every value. Returns how many
+    methods failed; their other keys are left for the next call.
     """
     failed: set[tuple[str, str]] = set()
     wanted = [(name, method) for name in sets for method in methods or board["methods"]]
@@ -210,7 +217,7 @@ def tune(
 def _tune_keys(
     todo: Sequence[tuple[str, Cell]], measure: str, data: Path, out: Path, jobs: int, path: Path
 ) -> set[tuple[str, str]]:
-    """Run these values of keys; returns the (data set, method) of those that failed."""
+    """Run these values of keys. Returns the (data set, method) of those that failed."""
     failed = set()
     folders = [out / cell.data / f"{cell.method}-{cell.settings}" for _, cell in todo]
     calls = [(cell, data, folder) for (_, cell), folder in zip(todo, folders, strict=True)]
@@ -231,8 +238,8 @@ def _tell(cell: Cell, key: str, what: object) -> None:
 
 
 def draw(known: Sequence[Record], board: Mapping[str, Any], path: Path) -> list[Path]:
-    """Write accuracy against bytes to ``path`` and the protocols beside it; returns what was written, which is nothing
-    where no data set has two federated methods beside the reference's runs.
+    """Write the figure of accuracy against bytes to ``path`` and that of the protocols beside it. Returns the paths;
+    none if no data set has two federated methods with runs beside the reference's.
     """
     from boards import figure, forest
 

@@ -1,11 +1,12 @@
-"""What raw pixels are worth by the protocols that the leaderboard measures encoders by: a rival that learns nothing.
+"""The accuracies of raw pixels by the protocols of the leaderboard: a rival that learns nothing.
 
     python benchmarks/leaderboard_pixels.py --data ../shared/data [--seeds 3 4 5]
 
-Trains nothing. For every data set of ``leaderboard.yaml`` and every seed, by default its own: what a run of this seed
-says of raw pixels, by the config's protocols and their settings. Appends a line for each to ``results/pixels.jsonl``,
-which ``python docs/generate.py`` reads. Partitions share these images. Few-shot accuracy in the lines of seeds 0 to 2
-is of values divided by 255, a run's is of bytes: it differs in the fourth digit, and rows have the run's.
+Trains nothing. For every data set of ``leaderboard.yaml`` and every seed (by default its own), it measures raw pixels
+as a run of this seed does, by the config's protocols and their settings. Appends a line for each to
+``results/pixels.jsonl``, which ``python docs/generate.py`` reads. All partitions share these images. In the lines of
+seeds 0 to 2, few-shot accuracy is of values divided by 255, while a run's is of bytes: they differ in the fourth digit,
+and rows have the run's.
 """
 
 from __future__ import annotations
@@ -34,27 +35,28 @@ Line = dict[str, Any]
 
 
 def measured(config: RunSettings, federation: Federation) -> dict[str, float]:
-    """The accuracies of raw pixels by name: of each protocol that is among the leaderboard's measures."""
+    """Measure -> accuracy of raw pixels, for each of the leaderboard's measures."""
     found = ProcessContext(config, federation).evaluate_pixels()
     return {measure: found[measure] for measure in rows.MEASURES}
 
 
 def of_cell(board: dict[str, Any], data: str, seed: int, images: Path) -> Line:
-    """The line of a data set and seed; ``images``: the folder with a folder per data set."""
+    """The line of a data set and a seed. ``images``: the folder with a folder per data set."""
     (cell,) = rows.cells(board, [data], ["iid"], [seed], [rows.REFERENCE])
     config = cell.built(images)
     return {"data": data, "seed": seed, **measured(config, load_federation(config)), **described()}
 
 
 def onto(found: Sequence[rows.Record], lines: Sequence[Line]) -> list[rows.Record]:
-    """The rows with what raw pixels are worth as ``pixels_<measure>``, of lines of their data set and seed; few-shot
-    accuracy is the run's own.
+    """The rows with the accuracies of raw pixels added as ``pixels_<measure>``, from the lines of their data set and
+    seed; few-shot accuracy is the run's own.
     """
     known = {(line["data"], line["seed"]): line for line in lines}
     return [_with(row, known.get((row["data"], row["seed"]), {})) for row in found]
 
 
 def _with(row: rows.Record, line: Line) -> rows.Record:
+    """One row with the accuracies of raw pixels that it lacks."""
     measured_alone = [measure for measure in rows.MEASURES if f"pixels_{measure}" not in row]
     return {**row, **{f"pixels_{measure}": line.get(measure) for measure in measured_alone}}
 

@@ -1,10 +1,10 @@
-"""What messages give away: every variant audited on several seeds, each client's last messages told apart.
+"""What messages give away: every variant is audited on several seeds, with the last messages of each client.
 
     python benchmarks/leaks.py --data ../shared/data [--sets cifar10] [--variants FedSC] [--seeds 3] [--out runs/leaks]
         [--jobs 2]
 
-Variants stand in ``leaks.yaml``. Runs what ``results/leaks.jsonl`` lacks, each an ordinary run folder below ``--out``,
-audits it with ``rayfed-ssl leak`` and appends a line. Stopped at any moment, the command goes on where it was. ``python
+``leaks.yaml`` has the variants. Runs what ``results/leaks.jsonl`` lacks, each an ordinary run folder below ``--out``,
+audits it with ``rayfed-ssl leak`` and appends a line. If it is stopped, the same command continues. ``python
 docs/generate.py`` writes the table of docs/leak.md.
 """
 
@@ -35,13 +35,13 @@ from rayfed_ssl.settings import files as configfile
 HERE = Path(__file__).resolve().parent
 LEAKS = HERE / "leaks.yaml"
 RESULTS = HERE / "results" / "leaks.jsonl"
-NAME = "leaks"  # in the place of a claim's, in lines
+NAME = "leaks"  # stands in lines where those of claims have the claim's name
 CHANCE = 0.5
-COVERED = "correlation"  # the field that an epsilon is of
+COVERED = "correlation"  # the field that an epsilon covers
 
 
 def load() -> dict[str, Any]:
-    """``leaks.yaml``, with the bases of its sets of images read."""
+    """``leaks.yaml``; the base of each set of images is replaced by the content of its file."""
     document: dict[str, Any] = yaml.safe_load(LEAKS.read_text(encoding="utf-8"))
     document["sets"] = {data: configfile.read(CONFIGS / base) for data, base in document["sets"].items()}
     return document
@@ -50,11 +50,11 @@ def load() -> dict[str, Any]:
 def attempts(
     document: Mapping[str, Any], seeds: int | None = None, variants: str = "", sets: Sequence[str] = ()
 ) -> Iterator[Attempt]:
-    """All runs that are wanted, set by set and seed by seed; the set's name is in the place of a claim's.
+    """All runs that are needed, set by set and seed by seed. The set's name stands for a claim's.
 
     Args:
         variants: a regular expression for their names.
-        sets: only of these; none: of all.
+        sets: only these; none given: all.
     """
     for data, base in document["sets"].items():
         for seed in range(seeds or document["seeds"]):
@@ -64,7 +64,7 @@ def attempts(
 
 
 def run_one(attempt: Attempt, data: Path, out: Path) -> Line:
-    """Run and audit an attempt now; what of it is there already is not made again."""
+    """Run and audit an attempt, as far as that is not done yet, and return its line."""
     folder = out / f"{attempt.settings}-{attempt.seed}"
     path = str((data / attempt.claim).resolve())
     carry_out(attempt.base, {**attempt.keys, "seed": attempt.seed, "data.path": path}, folder)
@@ -78,7 +78,7 @@ def run_one(attempt: Attempt, data: Path, out: Path) -> Line:
 
 
 def line_of(attempt: Attempt, run: Path) -> Line:
-    """What an audited run came to."""
+    """The results of an audited run."""
     found = json.loads((run / "leak.json").read_text(encoding="utf-8"))
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     keep = ("client", "field", "score", "members", "auc", "low", "high")
@@ -101,7 +101,9 @@ def tables(lines: Sequence[Line], document: Mapping[str, Any]) -> str:
 
 
 def table(lines: Sequence[Line], document: Mapping[str, Any], data: str) -> str:
-    """A row per variant and attack: the area over seeds, each the mean over clients; how many clients it tells."""
+    """A row per variant and attack: the area over seeds, each the mean over clients, and for how many clients it is
+    above 0.5.
+    """
     wanted = {one.address[1:] for one in attempts(document, sets=[data])}
     known = [line for line in lines if (line["variant"], line["seed"], line["settings"]) in wanted]
     commits = ", ".join(sorted({line["commit"] for line in known}))
@@ -134,22 +136,23 @@ Attack = tuple[str, str]  # field, score
 
 
 def attack(finding: Mapping[str, Any]) -> Attack:
+    """The attack of a finding."""
     return finding["field"], finding["score"]
 
 
 def attacks(lines: Sequence[Line]) -> list[Attack]:
-    """Every attack of these lines, in the order in which they were made."""
+    """All attacks of these lines, in the order in which they were made."""
     return list(dict.fromkeys(attack(one) for line in lines for one in line["findings"]))
 
 
 def area(lines: Sequence[Line], what: Attack) -> Difference | None:
-    """The area under the ROC curve less one half: over seeds, each the mean over its clients."""
+    """The area under the ROC curve minus one half, over seeds; each seed counts with the mean over its clients."""
     by_seed = [[one["auc"] for one in line["findings"] if attack(one) == what] for line in lines]
     return difference([fmean(each) - CHANCE for each in by_seed if each])
 
 
 def shown(found: Difference | None) -> str:
-    """An area with its interval; bold where that leaves chance out."""
+    """An area with its interval; in bold if the interval excludes 0.5."""
     if found is None:
         return "-"
     text = f"{CHANCE + found.mean:.3f}"
@@ -160,7 +163,7 @@ def shown(found: Difference | None) -> str:
 
 
 def _epsilon(lines: Sequence[Line], document: Mapping[str, Any], data: str) -> str:
-    """The largest epsilon of a variant's lines, at the delta of its configuration."""
+    """The largest epsilon of a variant's lines, with the delta of its configuration."""
     epsilons, variant = [line["epsilon"] for line in lines], lines[0]["variant"]
     if None in epsilons:
         return "none"
@@ -170,16 +173,18 @@ def _epsilon(lines: Sequence[Line], document: Mapping[str, Any], data: str) -> s
 
 
 def accuracy(line: Line) -> float:
-    """By kNN; where clients have encoders of their own the mean over them."""
+    """kNN accuracy; the mean over clients if they have encoders of their own."""
     found = line["knn"]
     return fmean(found.values()) if isinstance(found, dict) else float(found)
 
 
 def _costs(lines: Sequence[Line]) -> list[str]:
+    """The cells of kNN accuracy and of MB in all."""
     return [f"{fmean(map(accuracy, lines)):.3f}", f"{1e-6 * fmean(line['bytes'] for line in lines):.1f}"]
 
 
 def said(line: Line) -> str:
+    """An attempt's results on one line."""
     areas = [f"{what[0]} ({what[1]}) {shown(area([line], what))}" for what in attacks([line])]
     return f"{', '.join(areas)}; {line['minutes']} min"
 

@@ -1,9 +1,10 @@
-"""What a method's local step costs over that of its plain objective: CPU time, in turn, on real or drawn images.
+"""The cost of a method's local step relative to that of its plain objective: CPU time, alternating.
 
     python benchmarks/local_step.py [--reps 5] [--methods fedsc,fedca,flesd,fedx,fedfoa] [--batch 128] [--steps 8]
 
-Both are the second round's training of a client among three, in one process with one thread; the plain objective is
-FedAvg with the method's own. A JSON line per method: milliseconds of CPU per step of both, and the median ratio.
+Both are a client's training from the second round on, one of three clients, in one process with one thread. The plain
+objective is FedAvg with the method's own objective. One JSON line per method: milliseconds of CPU per step of both, and
+the median ratio.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ OWN: dict[str, dict[str, object]] = {
 
 
 def settings(method: str, batch: int, steps: int, changes: dict[str, object]) -> RunConfig:
-    """Three clients with the benchmarks' CNN on digits at 32 px."""
+    """The configuration: three clients with the benchmarks' CNN on digits at 32 px."""
     dotted: dict[str, object] = {
         "data.name": "digits", "data.image_size": 32, "data.partition.name": "iid", "clients.count": 3,
         "clients.encoders": "small_cnn", "train.batch_size": batch, "train.local_steps": steps,
@@ -54,23 +55,23 @@ def settings(method: str, batch: int, steps: int, changes: dict[str, object]) ->
 
 
 def training(config: RunConfig) -> Iterator[float]:
-    """CPU milliseconds of a step of each round's last client, rounds on end; the first is left out."""
-    made = Federated(config, LocalCohort)
-    assert isinstance(made.cohort, LocalCohort)
-    worker, seen = made.cohort.worker, list[float]()
+    """CPU milliseconds per step of the last client of each round; the first round is left out."""
+    federated = Federated(config, LocalCohort)
+    assert isinstance(federated.cohort, LocalCohort)
+    worker, seen = federated.cohort.worker, list[float]()
     execute = worker.execute
 
     def watched(operation: str, *arguments: Any) -> Any:
         began = time.process_time()
-        found = execute(operation, *arguments)
+        result = execute(operation, *arguments)
         if operation == TRAINS:
             seen.append(1e3 * (time.process_time() - began) / config.train.local_steps)  # type: ignore[operator]
-        return found
+        return result
 
     worker.execute = watched  # type: ignore[method-assign]
-    made.round()
+    federated.round()
     while True:
-        made.round()
+        federated.round()
         yield seen[-1]
 
 

@@ -1,4 +1,4 @@
-"""What a figure was measured on: fields of every JSON line."""
+"""The machine and the commit of a measurement: fields of every JSON line."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import torch
 
 
 def _git(tree: str, *arguments: str) -> str:
+    """The output of a git command in a tree; "" if it fails."""
     return subprocess.run(["git", "-C", tree, *arguments], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def name() -> str:
-    """The kind of machine, and its cores."""
+    """The processor architecture and the number of cores."""
     return f"{platform.machine()}, {os.cpu_count()} cores"
 
 
 def described() -> dict[str, str]:
-    """Machine, torch, commit of the tree that is measured (PYTHONPATH, or this one), day. Results, which a measurement
-    writes itself, are no change of the tree.
+    """Machine, torch, commit of the measured tree (the one in PYTHONPATH, or this one), and day. Changes below
+    ``benchmarks/results``, which measurements write themselves, do not make the tree dirty.
     """
     tree = os.environ.get("PYTHONPATH", "").split(":")[0] or str(Path(__file__).resolve().parents[1])
     commit = _git(tree, "describe", "--always", "--abbrev=8")

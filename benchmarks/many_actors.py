@@ -1,12 +1,12 @@
-"""What many actors and nodes cost beside two: rounds of clients that do nothing, sixteen for each actor.
+"""The cost of many actors and nodes compared with two actors: rounds of idle clients, sixteen for each actor.
 
     python benchmarks/many_actors.py [--shapes 1x2,1x4,1x8,1x16,2x8,4x8,4x16] [--rounds 5]
 
-A shape is NODESxACTORS: Ray's own cluster for tests, several nodes on this machine, so objects travel over loopback
-sockets and all actors share its cores. A JSON line per shape and size of the model (0.4 and 45 MB): MB of sums that
-the driver read in a round, and CPU ms for a client, of all processes together, raylets and merging tasks included;
-means over ``--rounds`` rounds, ten times as many of the small model, after a first one. Every shape is a process of its
-own.
+A shape is NODESxACTORS. It uses Ray's own cluster for tests, with several nodes on this machine, so objects travel over
+loopback sockets and all actors share its cores. One JSON line per shape and size of the model (0.4 and 45 MB): MB of
+sums that the driver reads in a round, and CPU milliseconds per client, of all processes together, including raylets and
+merging tasks. Both are means over ``--rounds`` rounds, or ten times as many for the small model, after a first one.
+Every shape runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from rayfed_ssl.federated.ledger import Ledger
 
 SHAPES = "1x2,1x4,1x8,1x16,2x8,4x8,4x16"
 PER_ACTOR = 16
-STORE_BYTES = 6 << 30  # of all nodes together
+STORE_BYTES = 6 << 30  # for all nodes together
 SAMPLED_S = 0.25
-SMALL_ROUNDS = 10  # times as many of the small model: the system counts CPU in hundredths of a second
+SMALL_ROUNDS = 10  # times as many rounds for the small model, as the system counts CPU in hundredths of a second
 
 
 class Used(threading.Thread):
-    """CPU seconds of this process and of all that it started, those included that have ended: their parents
-    need not have waited for them, so the system forgets what they used.
+    """CPU seconds of this process and of all processes below it, including those that have ended. It samples them,
+    because the system forgets the times of a process whose parent did not wait for it.
     """
 
     def __init__(self) -> None:
@@ -49,6 +49,7 @@ class Used(threading.Thread):
         self.done, self._known, self._lock = threading.Event(), dict[tuple[int, float], float](), threading.Lock()
 
     def seconds(self) -> float:
+        """The CPU seconds up to now."""
         with self._lock:
             for process in (me := psutil.Process(), *me.children(recursive=True)):
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -62,6 +63,7 @@ class Used(threading.Thread):
 
 
 def measure(nodes: int, actors: int, case: str, rounds: int) -> dict[str, Any]:
+    """The line of one case on a cluster that is connected."""
     method, changes = zero_work.CASES[case]
     keys = {"method": {"name": method}, **zero_work.COMMON, **changes}
     keys["clients"] = {**keys["clients"], "count": PER_ACTOR * actors}
@@ -90,11 +92,12 @@ def measure(nodes: int, actors: int, case: str, rounds: int) -> dict[str, Any]:
 
 
 def round_to(value: float) -> float:
+    """Four significant digits."""
     return float(f"{value:.4g}")
 
 
 def shape(nodes: int, actors: int, rounds: int) -> None:
-    """Both sizes on one cluster."""
+    """Measure both sizes of the model on one cluster."""
     store = {"object_store_memory": STORE_BYTES // nodes, "num_cpus": -(-actors // (2 * nodes))}
     cluster = Cluster(initialize_head=True, head_node_args=store)
     for _ in range(nodes - 1):

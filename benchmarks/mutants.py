@@ -1,11 +1,11 @@
-"""Would the tests notice? Lines that an equation fixes are broken on purpose, one at a time, and tests are run.
+"""Checks whether the tests would notice wrong equations: breaks lines on purpose, one at a time, and runs tests.
 
     python benchmarks/mutants.py                        # all of benchmarks/mutants.toml; make mutants
     python benchmarks/mutants.py --only flesd --jobs 2  # those whose file, text or equation holds "flesd"
-    python benchmarks/mutants.py --short                # do the tests of `make test` alone notice?
+    python benchmarks/mutants.py --short                # with the tests of `make test` only
 
 A mutant is applied to a temporary copy of the tree, never to the working tree. One line per mutant: which test killed
-it, or SURVIVED. Exit status 1 where one survives, 2 where the list or the unbroken tree is at fault.
+it, or SURVIVED. Exit status 1 if one survives, 2 if the list or the unbroken tree is at fault.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COPIED = ("rayfed_ssl", "actors", "tune", "tests", "benchmarks", "configs", "doc
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["torch", "torchvision", "sklearn.linear_model", "scipy.optimize", "pyarrow.parquet", "pydantic", "pytest"]
 NOTHING_CHOSEN = 5  # pytest's exit status
-LIMIT_S = 600  # of computing; a mutant that never ends is noticed, too
+LIMIT_S = 600  # seconds of CPU; a mutant that never ends counts as killed
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -48,17 +48,19 @@ class BadTable(ValueError):
 class Mutant:
     """One broken line."""
 
-    file: str  # name of a file below SOURCES, wherever it lies; with its folder's name where others are called alike
+    file: str  # name of a file anywhere below SOURCES; with its folder's name if another file has the same name
     breaks: str  # the equation, and what is wrong without the line
     text: str  # found once in the files of that name
     replacement: str
-    tests: tuple[str, ...]  # names of test files below tests/, wherever they lie
+    tests: tuple[str, ...]  # names of test files anywhere below tests/
 
     def __str__(self) -> str:
         return f"{self.file}: {self.breaks}"
 
     def applied(self, root: Path) -> tuple[Path, str]:
-        """The file this changes below ``root``, and its new content. Raises BadTable."""
+        """The file below ``root`` that this changes, and its new content. Raises BadTable if the text is not found
+        once.
+        """
         paths = [path for source in SOURCES for path in sorted((root / source).rglob(self.file))]
         holders = [(path, source) for path in paths if self.text in (source := read(path))]
         found = sum(source.count(self.text) for _, source in holders)
@@ -68,7 +70,7 @@ class Mutant:
         return path, source.replace(self.text, self.replacement)
 
     def test_files(self, root: Path) -> list[Path]:
-        """Raises BadTable for a name that no test file has, or several."""
+        """The paths of the test files. Raises BadTable if no test file has a name, or several have it."""
         chosen = []
         for name in self.tests:
             found = sorted((root / "tests").rglob(name))
@@ -89,10 +91,10 @@ def load(table: Path = TABLE) -> list[Mutant]:
 
 
 def pytest(root: Path, tests: Sequence[Path], marks: str = "") -> tuple[int, str]:
-    """The exit status and the output of the tests of the tree at ``root``, in a fresh process: those that ``marks``, as
-    pytest's ``-m``, chooses.
+    """The exit status and the output of tests of the tree at ``root``, in a fresh process: those tests that pytest's
+    ``-m`` chooses by ``marks``.
 
-    The process is forked from one that has the large libraries in memory, which takes longer than most of the tests.
+    The process is forked from one that has loaded the large libraries, because loading takes longer than most tests.
     """
     output = root / "output.txt"
     process = CONTEXT.Process(target=run_tests, args=(root, ["-m", marks, *map(str, tests)], output))
@@ -103,7 +105,7 @@ def pytest(root: Path, tests: Sequence[Path], marks: str = "") -> tuple[int, str
 
 
 def run_tests(root: Path, arguments: Sequence[str], output: Path) -> None:
-    """What the process does. It leaves no bytecode, whose date could hide a change."""
+    """Run the tests; the body of that process. It writes no bytecode, whose date could hide a change."""
     import pytest
 
     os.environ |= {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -125,7 +127,7 @@ def run_tests(root: Path, arguments: Sequence[str], output: Path) -> None:
 
 @contextmanager
 def copies(count: int) -> Iterator[list[Path]]:
-    """So many copies of the tree."""
+    """``count`` temporary copies of the tree."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         roots = [Path(folder).resolve() / str(i) for i in range(count)]
         for root in roots:
@@ -159,7 +161,7 @@ def verdict(mutant: Mutant, root: Path, marks: str = "") -> tuple[bool, str]:
 
 
 def check_whole(test: Path, root: Path) -> None:
-    """Raise BadTable where a test file fails without any mutant."""
+    """Raise BadTable if a test file fails without any mutant."""
     status, output = pytest(root, [root / test])
     if status:
         raise BadTable(f"the unbroken tree fails {test}:\n{output[-2000:]}")

@@ -1,9 +1,9 @@
-"""A model's way through a round, part by part: CPU milliseconds, and times the copy of as many bytes.
+"""The steps of a model's way through a round: CPU milliseconds of each, and as multiples of a copy of as many bytes.
 
-    python benchmarks/parts.py        # PYTHONPATH=OTHER_TREE measures another tree, an older one for instance
+    python benchmarks/parts.py        # PYTHONPATH=OTHER_TREE measures another tree, such as an older one
 
 One thread, one process. Every part alternates with a plain copy; medians. ``load`` is unpack as a client does it,
-``reply`` pack, ``finite`` the check of a reply, ``add`` its way into an exact sum, ``mean`` the division at the end.
+``reply`` pack, ``finite`` the check of a reply, ``add`` adding it to an exact sum, ``mean`` the division at the end.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ REPETITIONS = 9
 
 
 def cpu_ms(work: Callable[[], object], times: int = 1) -> float:
+    """CPU milliseconds of one call of ``work``."""
     began = time.process_time()
     for _ in range(times):
         work()
@@ -48,7 +49,9 @@ def cpu_ms(work: Callable[[], object], times: int = 1) -> float:
 
 
 def alternating(encoder: str) -> tuple[int, dict[str, list[tuple[float, float]]]]:
-    """How many values an encoder has, and CPU ms of each part beside those of a copy."""
+    """The number of values of an encoder, and CPU milliseconds of each part with those of a copy made right after
+    it.
+    """
     config = RunConfig.model_validate(
         {"method": {"name": "fedsimclr"}, "data": {"name": "digits"}, "clients": {"encoders": encoder},
          "model": {"projector": {"hidden": [], "dim": 64}}, "resources": {"device": "cpu"}}
@@ -72,11 +75,11 @@ def alternating(encoder: str) -> tuple[int, dict[str, list[tuple[float, float]]]
         "add": lambda: total.add(1 / 64, {"weights": reply}),
         "mean": total.mean,
     }
-    times = 1 if given.vector.size > 10**6 else 50  # the clock has a grain
+    times = 1 if given.vector.size > 10**6 else 50  # the clock's resolution is coarse
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in parts}
     for _ in range(REPETITIONS + 1):
         for name, work in parts.items():
-            take()  # nothing is known of a fresh reply
+            take()  # a fresh reply, of which nothing is cached
             measured = cpu_ms(work, 1 if name == "finite" else times)
             seen[name].append((measured, cpu_ms(lambda: into.copy_(source), times)))
     return given.vector.size, seen

@@ -1,5 +1,5 @@
-"""A run in a process of its own, of one thread, which searches and claims are made of; and a part of a benchmark in a
-process of its own, so that no part begins with what another left.
+"""Runs in processes of their own, with one thread, for searches and claims; and parts of a benchmark in processes of
+their own, so that no part is affected by the one before.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import Any, TypeVar
 import yaml
 from machine import described
 
-RESULT = "result "  # before what is meant for the process that asked: Ray prints, too
+RESULT = "result "  # starts a line that is meant for the calling process, because Ray prints as well
 Wanted = TypeVar("Wanted")
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> float | None:
-    """Make the run folder ``out/run`` of a base with dotted keys; returns CPU seconds, None where it was there already.
+    """Make the run folder ``out/run`` from a base and dotted keys. Returns CPU seconds; None if the run was complete
+    already.
 
-    A folder that holds a part of the run, a stopped one too, is continued. Raises RuntimeError with what the command
-    said where it failed.
+    A folder with a part of the run, such as a stopped one, is continued. Raises RuntimeError with the command's output
+    if it fails.
     """
     out.mkdir(parents=True, exist_ok=True)
     config, folder, log = out / "base.yaml", out / "run", out / "log.txt"
@@ -35,20 +36,22 @@ def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> fl
     overrides = [f"{key}={json.dumps(value)}" for key, value in {**keys, "resources.threads": 1}.items()]
     command = [sys.executable, "-m", "rayfed_ssl", "run", str(config), *overrides, "--out", str(folder)]
     resume = ["--resume"] if (folder / "config.yaml").exists() else []
-    with log.open("w", encoding="utf-8") as told:
+    with log.open("w", encoding="utf-8") as output:
         started = subprocess.Popen(
-            [*command, "--executor", "local", *resume], env={**os.environ, **THREADS}, stdout=told, stderr=told
+            [*command, "--executor", "local", *resume], env={**os.environ, **THREADS}, stdout=output, stderr=output
         )
         _, status, used = os.wait4(started.pid, 0)
         started.returncode = os.waitstatus_to_exitcode(status)
     if started.returncode:
-        said = log.read_text(encoding="utf-8")[-2000:]
-        raise RuntimeError(f"{' '.join(command)} ended with {started.returncode}: {said}")
+        text = log.read_text(encoding="utf-8")[-2000:]
+        raise RuntimeError(f"{' '.join(command)} ended with {started.returncode}: {text}")
     return used.ru_utime + used.ru_stime
 
 
 def _ended(summary: Path) -> bool:
-    """Whether a run came to its end, or diverged: what was stopped, or whose summary is half written, did not."""
+    """Whether a run is complete or diverged. It is neither if it was stopped, or if its summary is not written in
+    full.
+    """
     try:
         return bool(json.loads(summary.read_text(encoding="utf-8"))["status"] != "stopped")
     except (OSError, ValueError, KeyError, TypeError):
@@ -63,8 +66,10 @@ def append_each(
     called: Callable[[Wanted], str],
     say: Callable[[Mapping[str, Any]], str],
 ) -> int:
-    """Make the line of each that is wanted, ``jobs`` at a time, and append it to ``results`` as it comes; one that
-    fails, in whatever way, is said on stderr, and the others go on. Returns how many failed.
+    """Make a line for each of ``todo``, ``jobs`` at a time, and append each to ``results`` when it is ready. If one
+    fails, a line on stderr says so, and the others go on. Returns how many failed.
+
+    ``called`` names an item, ``say`` describes its line.
     """
     failed = 0
     print(f"{len(todo)} runs to make, {jobs} at a time", flush=True)
@@ -74,26 +79,26 @@ def append_each(
             name = called(pending[future])
             try:
                 line = future.result()
-                text, told = json.dumps(line), say(line)
-            except Exception as error:  # whatever it is, the others' runs are not lost with it
+                text, description = json.dumps(line), say(line)
+            except Exception as error:  # of any kind: the other runs must go on
                 failed += 1
                 print(f"{name} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 continue
             with results.open("a", encoding="utf-8") as file:
                 file.write(text + "\n")
-            print(f"{name}: {told}", flush=True)
+            print(f"{name}: {description}", flush=True)
     return failed
 
 
 def tell(line: Mapping[str, Any]) -> None:
-    """What a part of a benchmark measured, with machine and commit, to the process that asked for it."""
+    """Print the results of a part of a benchmark, with machine and commit, for the process that started it."""
     print(RESULT + json.dumps({**line, **described()}), flush=True)
 
 
 def each_alone(parts: Sequence[str]) -> None:
-    """Print what every part tells: this program, as it was called, with ``--one PART``, one after the other.
+    """Run this program again for each part, with ``--one PART``, one after the other, and print what each part tells.
 
-    Raises subprocess.CalledProcessError where a part failed.
+    Raises subprocess.CalledProcessError if a part fails.
     """
     for part in parts:
         command = [sys.executable, *sys.argv, "--one", part]

@@ -48,7 +48,7 @@ def bare(folder: Path, clients: int, images: int, rounds: int, channels_last: bo
 
 
 def ours(data: Path, clients: int, images: int, rounds: int, executor: str) -> list[float]:
-    """Seconds from the end of one round to the end of the next, of a run with two actors."""
+    """Seconds from the end of one round to the end of the next, in a run with two actors."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "round_time.yaml"
         config.write_text("method: {name: fedsimclr}\n")

@@ -55,7 +55,7 @@ MB = 1e6
 
 
 def pss(pid: int | str) -> dict[str, float]:
-    """Bytes by kind of /proc/PID/smaps_rollup; {} where the process has ended."""
+    """Bytes by kind from /proc/PID/smaps_rollup; empty if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except (OSError, ProcessLookupError):
@@ -64,7 +64,7 @@ def pss(pid: int | str) -> dict[str, float]:
 
 
 def role(process: psutil.Process) -> str:
-    """The part a process is counted under."""
+    """The part under which a process is counted."""
     if process.pid == os.getpid():
         return "command"
     command = process.cmdline()
@@ -82,6 +82,7 @@ class Sampler:
     done: threading.Event = field(default_factory=threading.Event)
 
     def read(self) -> dict[str, float]:
+        """Bytes by part, now."""
         parts: dict[str, float] = {"object store": 0.0, "mapped files": 0.0, "total": 0.0}
         me = psutil.Process()
         for process in (me, *me.children(recursive=True)):
@@ -99,6 +100,7 @@ class Sampler:
         return parts
 
     def watch(self) -> None:
+        """Sample until ``done`` is set."""
         began = time.monotonic()
         while not self.done.wait(self.every):
             at = self.round
@@ -107,6 +109,7 @@ class Sampler:
 
 @functools.cache
 def raylet() -> node_manager_pb2_grpc.NodeManagerServiceStub:
+    """The stub of the raylet of this machine's node."""
     (node,) = ray.nodes()
     channel = init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
     return node_manager_pb2_grpc.NodeManagerServiceStub(channel)
@@ -119,11 +122,12 @@ def objects() -> float:
 
 
 def slope(rounds: np.ndarray, values: np.ndarray) -> float:
-    """Least squares, per round."""
+    """The least squares slope per round."""
     return float(np.polyfit(rounds, values, 1)[0])
 
 
 def draw(path: Path, sampler: Sampler, title: str) -> None:
+    """Draw the panels of ``SHOWN`` over rounds."""
     import matplotlib
 
     matplotlib.use("Agg")

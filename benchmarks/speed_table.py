@@ -1,4 +1,4 @@
-"""The table of speed: figures, targets and peers here, measured values from JSON lines."""
+"""The table of speed: figures, targets and peers from this file, measured values from JSON lines."""
 
 from __future__ import annotations
 

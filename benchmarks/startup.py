@@ -1,11 +1,12 @@
-"""How long a command takes before it trains, or says what is wrong: seconds of wall and CPU time, and how many times
-``import torch`` that is, measured in turn.
+"""The time until a command trains or reports a mistake: seconds of wall and CPU time, and as multiples of
+``import torch``, measured in turn.
 
     python benchmarks/startup.py [--reps 5] [--cases typo,taken,local,ray,floor] [--trees before=OTHER_TREE,now=.]
 
-``local`` and ``ray`` end with the line of a round in which every client takes one step on 16 images: the first client's
-first step comes before it. ``floor`` is what Ray itself costs: an instance, and two actors that import torch. CPU time
-is that of the command and of everything it started, Ray's processes too, up to that line. Trees are measured in turn.
+``local`` and ``ray`` end with the line of a round in which every client takes one step on 16 images, shortly after the
+first client's first step. ``floor`` is the cost of Ray itself: an instance, and two actors that import torch. CPU time
+is that of the command and of everything it started, including Ray's processes, up to that line. Trees are measured in
+turn.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ with tempfile.TemporaryDirectory(prefix="floor") as folder:
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """Each case's arguments of Python."""
+    """Python's arguments for each case."""
     run = ["-m", "rayfed_ssl", "run", "configs/demo.yaml"]
     return {
         "typo": [*run, "trainn.rounds=3"],
@@ -57,13 +58,16 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 class Watch(threading.Thread):
-    """CPU seconds of a process and of everything below it, those that have ended included, sampled until stopped."""
+    """CPU seconds of a process and of all processes below it, including those that have ended, sampled until it is
+    stopped.
+    """
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self.root, self.seen, self.over = psutil.Process(pid), dict[int, float](), threading.Event()
 
     def look(self) -> None:
+        """Sample once."""
         try:
             for process in (self.root, *self.root.children(recursive=True)):
                 times = process.cpu_times()
@@ -76,13 +80,14 @@ class Watch(threading.Thread):
             self.look()
 
     def stop(self) -> float:
+        """Stop sampling and return the CPU seconds."""
         self.look()
         self.over.set()
         return sum(self.seen.values())
 
 
 def timed(command: list[str], until: str | None = None, root: Path = ROOT) -> tuple[float, float]:
-    """(seconds of wall time, of CPU time of all processes) to the line that holds ``until``, or to the end."""
+    """(seconds of wall time, of CPU time of all processes) until a line holds ``until``, or until the command ends."""
     began, seen = time.perf_counter(), 0.0
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"RAY_USAGE_STATS_ENABLED": "0"}
     with subprocess.Popen(

@@ -1,11 +1,11 @@
-"""What a round costs beside the training: clients load the round's model, do nothing, and reply.
+"""The cost of a round without training: clients load the round's model, do nothing, and reply.
 
     python benchmarks/zero_work.py --bench ../shared/bench [--cases mean,ask,state,large] [--rounds 7]
 
 One Ray instance holds our two client actors and, for a ratio within one run, two plain Ray actors that do the same with
-the bare network of ``--bench`` (``common.py``): load a flat vector, read it again, add it up; one call per actor and
-round. Rounds of both alternate. A JSON line per case: medians of seconds per client, and of the CPU seconds of the
-driver and the actors, which other work on the machine disturbs less.
+the bare network of ``--bench`` (``common.py``): load a flat vector, read it again, add it up, with one call per actor
+and round. Rounds of both alternate. One JSON line per case: medians of seconds per client, and of the CPU seconds of
+the driver and the actors, which other work on the machine disturbs less.
 
 Cases: ``mean`` and ``ask`` with 0.4 MB of weights, ``state`` the same with 0.4 MB kept per client, ``large`` a mean of
 45 MB (ResNet-18).
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {  # method, and what differs
 
 
 def idle(config: RunConfig, federation: Federation) -> Worker:
-    """A worker whose clients do not train; those with a momentum target keep it all the same."""
+    """A worker whose clients do not train, but keep their momentum target if they have one."""
 
     def fit(self: Any, *_: Any, **__: Any) -> None:
         if self.target is not None and self.config.keeps_target:
@@ -77,7 +77,7 @@ def idle(config: RunConfig, federation: Federation) -> Worker:
 
 
 class Plain:
-    """A plain Ray actor: the least that has to be done."""
+    """A plain Ray actor that does the least that is needed."""
 
     def __init__(self, folder: str, ballast: int) -> None:
         sys.path.insert(0, folder)
@@ -100,7 +100,7 @@ class Plain:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """CPU seconds of this process and of these."""
+    """CPU seconds of this process and of the processes ``pids``."""
     own, ticks = time.process_time(), os.sysconf("SC_CLK_TCK")
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -109,7 +109,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def pss_bytes(pids: list[int]) -> int:
-    """Proportional set size of this process and of these."""
+    """Proportional set size of this process and of the processes ``pids``."""
     total = 0
     for pid in (os.getpid(), *pids):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -119,12 +119,14 @@ def pss_bytes(pids: list[int]) -> int:
 
 
 def timed(work: Callable[[], object], pids: list[int]) -> tuple[float, float]:
+    """(seconds of wall time, of CPU time) of ``work``."""
     cpu, wall = cpu_seconds(pids), time.perf_counter()
     work()
     return time.perf_counter() - wall, cpu_seconds(pids) - cpu
 
 
 def ours(case: str, config: RunConfig, federation: Federation, cohort: RayCohort) -> Callable[[], None]:
+    """A function that runs one round on our actors."""
     weights, round = InitialWeights(config, federation)(config.clients.encoder(0)), 0
 
     def work() -> None:
@@ -142,6 +144,7 @@ def ours(case: str, config: RunConfig, federation: Federation, cohort: RayCohort
 
 
 def plain(actors: list[Any], size: int) -> Callable[[], None]:
+    """A function that runs one round on the plain actors."""
     vector = torch.zeros(size)
 
     def work() -> None:
@@ -154,7 +157,7 @@ def plain(actors: list[Any], size: int) -> Callable[[], None]:
 
 
 def measure(case: str, bench: Path, rounds: int) -> dict[str, Any]:
-    """Medians of one case, ours and the plain actors' rounds in turn; the first of each is left out."""
+    """Medians of one case, with rounds of ours and of the plain actors in turn; the first of each is left out."""
     method, changes = CASES[case]
     config = RunConfig.model_validate({"method": {"name": method}, **COMMON, **changes})
     federation = load_federation(config)

@@ -1,5 +1,5 @@
-"""The leaderboard's plain facts: accuracies of references and baselines, methods that did next to nothing, what made
-the rows.
+"""The leaderboard's plain facts: accuracies of references and baselines, methods that change next to nothing, and the
+machines that made the rows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from boards.overall import LOCAL, PIXELS, UNTRAINED, excludes_zero, with_baselin
 from boards.pairing import complete, of_table, paired
 from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
 
-NOTHING = 0.003  # mean size of the differences below which a method did next to nothing
+NOTHING = 0.003  # a method whose differences are on average smaller changes next to nothing
 
 
 def absolute(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     """Accuracies by data set of the untrained encoder, raw pixels, the reference of all comparisons and the board's
-    references: each a mean over the partitions, and over seeds its mean and standard deviation.
+    references: each is a mean over the partitions, shown as mean and standard deviation over seeds.
     """
     beside = with_baselines(rows, board)
     heads = ["", *(f"{NAMES.get(data, data)}: {words}" for data in board["data"] for words in MEASURES.values())]
@@ -34,7 +34,7 @@ def absolute(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 
 def by_seed(rows: Sequence[Record], board: Mapping[str, Any], data: str, method: str, measure: str) -> list[float]:
-    """The mean over the partitions, of every seed that is complete in all of them and has a value there."""
+    """The mean over the partitions, for every seed whose runs are complete in all of them and have a value."""
     found: dict[int, list[float]] = {}
     for partition in board["partitions"]:
         for row in complete(of_table(rows, data, partition, ONE).get(method, {})):
@@ -44,9 +44,9 @@ def by_seed(rows: Sequence[Record], board: Mapping[str, Any], data: str, method:
 
 
 def below_pixels(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """For each data set and protocol what raw pixels reach, and the methods below them: those whose 95% interval of the
-    paired differences over seeds says so, and those that are below in the mean alone. A difference is a mean over the
-    partitions.
+    """For each data set and protocol, the accuracy of raw pixels and the methods below it: those whose 95% interval of
+    the paired differences over seeds says so, and those that are below only in the mean. A difference is a mean over
+    the partitions.
     """
     beside = with_baselines(rows, board)
     heads = ["", "raw pixels", "below them", "in the mean also"]
@@ -66,13 +66,13 @@ def below_pixels(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 
 def _named(some: Sequence[str], of: int) -> str:
-    """So many methods of all that were measured, by name."""
+    """How many of the measured methods these are, and their names."""
     return f"{len(some)} of {of}: {', '.join(f'`{name}`' for name in some)}" if some else "none"
 
 
 def inert(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """The methods whose runs end next to where a simpler one's do: by every protocol the paired difference is, in the
-    mean of its size over all runs, below ``NOTHING``.
+    """The methods whose runs end next to where those of a simpler method do: by every protocol, the mean size of the
+    paired differences over all runs is below ``NOTHING``.
     """
     heads = ["method", "ends where", "runs", *(f"{words}: mean size (largest)" for words in MEASURES.values())]
     lines = head(heads)
@@ -90,7 +90,7 @@ def inert(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 def differing(
     rows: Sequence[Record], board: Mapping[str, Any], table: str, method: str, reference: str, measure: str
 ) -> list[float]:
-    """The sizes of a method's paired differences, one for each run that the reference has, too."""
+    """The sizes of a method's paired differences, one for each run that the reference has as well."""
     found: list[float] = []
     for data in board["data"]:
         for partition in board["partitions"]:
@@ -101,7 +101,7 @@ def differing(
 
 
 def made_with(rows: Sequence[Record], _: Mapping[str, Any]) -> str:
-    """On which processors and with which torch the rows were made, the most frequent first."""
+    """The processors and torch versions that made the rows, the most frequent first."""
     if not rows:
         return f"The rows of the leaderboard are {NOT_RUN}."
     parts = [

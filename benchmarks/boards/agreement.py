@@ -1,4 +1,4 @@
-"""Whether the leaderboard's tables agree: do another data set's images or other clients order the methods alike?"""
+"""Whether the leaderboard's tables agree: do other images or other clients order the methods in the same way?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from boards.pairing import Seeds, of_table, over
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from rayfed_ssl.base.text import signed
 
-LEAST_COMMON = 5  # methods that two tables have to share, to be compared
+LEAST_COMMON = 5  # two tables are compared if they have at least so many methods in common
 
 
 def _over_all(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str) -> dict[str, list[float]]:
-    """Ranked method -> kNN, linear and few-shot accuracy over the reference's, where it has all three."""
+    """Ranked method -> its kNN, linear and few-shot accuracy minus the reference's, if it has all three."""
     methods = of_table(rows, data, partition, ONE)
     found = [over(methods, REFERENCE, measure) for measure in MEASURES]
     known = [m for m in methods if m not in board["references"] and all(m in differences for differences in found)]
@@ -26,9 +26,10 @@ def _over_all(rows: Sequence[Record], board: Mapping[str, Any], data: str, parti
 
 
 def agreement(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """Whether tables order the methods alike: Kendall's tau between their differences to the reference, for every pair
-    of tables with ``LEAST_COMMON`` ranked methods or more in common, by each protocol; under it means, also of those
-    methods alone that are in the lower half by kNN: two groups far apart make a high tau, whatever the order within.
+    """Whether tables order the methods in the same way: Kendall's tau between their differences to the reference, by
+    each protocol, for every pair of tables with at least ``LEAST_COMMON`` ranked methods in common. Below it are means,
+    also over only those methods that are in the lower half by kNN, because two groups that are far apart make tau high
+    whatever the order within them.
     """
     tables = {
         (data, partition): found
@@ -42,21 +43,30 @@ def agreement(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
     names = {(d, p): f"{NAMES.get(d, d)}, {SPLITS.get(p, p)}" for d, p in tables}
     heads = ["", *list(names.values())[1:]]
     lines = head(heads)
-    for one in list(tables)[:-1]:
-        cells = [_shown(pairs[one, two]) if (one, two) in pairs else "" for two in list(tables)[1:]]
-        lines.append(f"| {names[one]} | {' | '.join(cells)} |")
-    within = [taus for (one, two), taus in pairs.items() if one[0] == two[0]]
-    between = [taus for (one, two), taus in pairs.items() if one[0] != two[0]]
+    for first_table in list(tables)[:-1]:
+        cells = [
+            _shown(pairs[first_table, second_table]) if (first_table, second_table) in pairs else ""
+            for second_table in list(tables)[1:]
+        ]
+        lines.append(f"| {names[first_table]} | {' | '.join(cells)} |")
+    within = [taus for (first_table, second_table), taus in pairs.items() if first_table[0] == second_table[0]]
+    between = [taus for (first_table, second_table), taus in pairs.items() if first_table[0] != second_table[0]]
     low = _lower_half(tables)
     beneath = [
         taus
-        for one, two in combinations(tables, 2)
-        if one[0] != two[0]
-        and (taus := _taus(*({m: tables[each][m] for m in low if m in tables[each]} for each in (one, two))))
+        for first_table, second_table in combinations(tables, 2)
+        if first_table[0] != second_table[0]
+        and (
+            taus := _taus(
+                *({m: tables[each][m] for m in low if m in tables[each]} for each in (first_table, second_table))
+            )
+        )
     ]
-    told = [("within a data set", within), ("between data sets", between),
+    groups = [("within a data set", within), ("between data sets", between),
             (f"between data sets, of the {len(low)} lowest methods by kNN", beneath)]  # fmt: skip
-    means = [f"{words} {_shown([fmean(each) for each in zip(*found, strict=True)])}" for words, found in told if found]
+    means = [
+        f"{words} {_shown([fmean(each) for each in zip(*found, strict=True)])}" for words, found in groups if found
+    ]
     return "\n".join([*lines, "", f"In the mean: {'; '.join(means)}."])
 
 
@@ -68,7 +78,7 @@ def _lower_half(tables: Mapping[Any, Mapping[str, Sequence[float]]]) -> list[str
 
 
 def _taus(one: Mapping[str, Sequence[float]], two: Mapping[str, Sequence[float]]) -> list[float]:
-    """Kendall's tau by each protocol, over the methods that both have; none where these are too few."""
+    """Kendall's tau by each protocol, over the methods that both have; none if these are too few."""
     common = [method for method in one if method in two]
     if len(common) < LEAST_COMMON:
         return []
@@ -77,12 +87,13 @@ def _taus(one: Mapping[str, Sequence[float]], two: Mapping[str, Sequence[float]]
 
 
 def _shown(taus: Sequence[float]) -> str:
+    """The taus of one cell."""
     return " / ".join(signed(tau, ".2f") for tau in taus)
 
 
 def kept_order(before: Mapping[str, Seeds], after: Mapping[str, Seeds], references: Sequence[str]) -> str:
-    """Kendall's tau between two tables' orders, by each protocol: of the methods of both but ``references``, by how far
-    they are ``over`` the reference.
+    """Kendall's tau between the orders of two tables, by each protocol: over the methods that both have, without
+    ``references``, ordered by their differences to the reference.
     """
     ranked = [name for name in after if name in before and name not in references]
     told = []

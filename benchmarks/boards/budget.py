@@ -1,4 +1,4 @@
-"""Whether the leaderboard's budget answers a question: what FedSimCLR gains there over the untrained encoder."""
+"""Whether the leaderboard's budget can answer a question: how far FedSimCLR is above the untrained encoder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from boards.rows import ONE, REFERENCE, Record
 from rayfed_ssl.base.text import signed
 from rayfed_ssl.records.comparison import spread
 
-GAIN, SHARE = 0.08, 0.25  # what a budget has to gain, and the share of the gain that seeds may differ by
+GAIN, SHARE = 0.08, 0.25  # the least gain of a budget, and the most that seeds may deviate, as a share of the gain
 
 
 def criterion(gains: Sequence[float]) -> str:
-    """Whether the mean gain is ``GAIN`` or more and its deviation over seeds below ``SHARE`` of it, and if not, why."""
+    """Whether the mean gain is at least ``GAIN`` and its deviation over seeds below ``SHARE`` of it; if not, why."""
     found = spread(gains)
     if found is None or found.deviation is None:
         return f"spread {NOT_RUN}"
@@ -27,7 +27,7 @@ def criterion(gains: Sequence[float]) -> str:
 
 
 def confirmed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """FedSimCLR on IID clients against the untrained encoder, seed by seed: whether the budget answers a question."""
+    """FedSimCLR on IID clients against the untrained encoder, seed by seed, with the criterion for the budget."""
     lines = head(("data", "seeds", "measure", "untrained", "FedSimCLR", "gain by seed", "gain", "criterion", "minutes"))
     for data in board["data"]:
         runs = complete(of_table(rows, data, "iid", ONE).get(REFERENCE, {}))

@@ -18,20 +18,23 @@ from rayfed_ssl.records.intervals import LEVEL
 
 @dataclass(frozen=True)
 class OverSets(Difference):
-    """A difference over several data sets: ``count`` clusters in all, ``free`` degrees of freedom of its interval."""
+    """A difference over several data sets. ``count``: the number of clusters; ``free``: the degrees of freedom of its
+    interval.
+    """
 
     free: float = 0.0
 
 
 def over_sets(sets: Sequence[Sequence[float]]) -> OverSets:
-    """The mean of the data sets' mean differences, with its 95% interval; without one where a set has no two clusters.
+    """The mean of the data sets' mean differences, with its 95% interval; without one if a set has fewer than two
+    clusters.
 
-    The interval is about these very data sets: only what differs between the clusters of one set counts as chance, and
-    each set has a variance of its own. How far data sets differ from each other is no part of it. Student's t with
-    Welch and Satterthwaite's degrees of freedom; of one set it is the paired t interval.
+    The interval is about exactly these data sets: only differences between the clusters of one set count as chance, and
+    each set has its own variance. How far data sets differ from each other is not part of it. It is Student's t with
+    Welch and Satterthwaite's degrees of freedom; for one set it is the paired t interval.
 
     Args:
-        sets: of each of S data sets, n_s >= 1 numbers.
+        sets: for each of S data sets, n_s >= 1 numbers.
     """
     means = [fmean(each) for each in sets]
     middle, count = fmean(means), sum(map(len, sets))
@@ -66,11 +69,11 @@ def clusters(
     table: str = ONE,
     partition: str | None = None,
 ) -> dict[str, list[float]]:
-    """Method -> ``row[name]`` less the reference's, one number per (data set, seed).
+    """Method -> ``row[name]`` minus the reference's, one number per (data set, seed).
 
-    Runs of one seed share first values and draws, and a data set's partitions share its images: their differences are
-    not independent. Each number is therefore the mean over the partitions in which both runs of that seed are complete
-    and have a value, which with a missing run are fewer.
+    Runs of one seed share first values and draws, and a data set's partitions share its images, so their differences
+    are not independent. Each number is therefore the mean over the partitions in which both runs of that seed are
+    complete and have a value; if a run is missing, it is a mean over fewer.
 
     Args:
         data: only this data set; None: all of ``board``.
@@ -79,7 +82,7 @@ def clusters(
 
     Returns:
         Numbers by data set in the board's order, then by ascending seed. A method that shares no run with the reference
-        is not there; the reference itself has zeros.
+        is left out; the reference itself has zeros.
     """
     found: dict[str, list[float]] = {}
     splits = list(board["partitions"]) if partition is None else [partition]
@@ -92,7 +95,7 @@ def clusters(
 def by_seeds(
     rows: Sequence[Record], splits: Sequence[str], name: str, data: str, reference: str = REFERENCE, table: str = ONE
 ) -> dict[str, dict[int, float]]:
-    """Method -> seed -> the number of the cluster of this data set: the mean over these partitions."""
+    """Method -> seed -> the number of that cluster of this data set: the mean over these partitions."""
     pairs: dict[str, dict[int, list[float]]] = {}
     for split in splits:
         methods = of_table(rows, data, split, table)
@@ -108,8 +111,8 @@ def by_seeds(
 def between(
     rows: Sequence[Record], board: Mapping[str, Any], name: str, method: str, splits: tuple[str, str], reference: str
 ) -> OverSets | None:
-    """What a method is over ``reference`` on the first of two partitions, less what it is on the second: paired by data
-    set and seed, which share images and first values. None where no seed has both.
+    """A method's difference to ``reference`` on the first of two partitions minus that on the second, paired by data
+    set and seed, which share images and first values. None if no seed has both.
     """
     sets = []
     for data in board["data"]:

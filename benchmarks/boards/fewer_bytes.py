@@ -1,5 +1,5 @@
-"""What fewer bytes cost: rows of one method by the bytes of a whole run, the most first, with their differences to the
-method as it is.
+"""What fewer bytes cost: rows of one method, sorted by the bytes of a whole run, the most first, with their differences
+to the unchanged method.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from boards.tables import made_at
 
 
 def less(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """A table for each data set and partition of ``board``: megabytes of a whole run, up and down, all clients; how
-    many times less than the reference's; accuracies, and the paired differences to the reference with 95% intervals.
+    """A table for each data set and partition of ``board``: megabytes of a whole run, up and down, of all clients; how
+    many times fewer than the reference's; accuracies; and the paired differences to the reference with 95% intervals.
     """
     parts = []
     for data in board["data"]:
@@ -31,7 +31,7 @@ def less(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 
 def megabytes(seeds: Seeds) -> float | None:
-    """MB of a whole run, the mean over seeds; None where a run has no total."""
+    """MB of a whole run, the mean over seeds; None if a run has no total."""
     totals = [row["bytes_total"] for row in complete(seeds)]
     return None if not totals or None in totals else 1e-6 * fmean(totals)
 

@@ -1,5 +1,5 @@
-"""The leaderboard's figure: accuracy against bytes, a panel per data set, a point with its interval per method, and the
-Pareto front.
+"""The leaderboard's figure: accuracy against bytes, with a panel per data set, a point with its interval per method,
+and the Pareto front.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rayfed_ssl.base.text import signed
 from rayfed_ssl.records.comparison import difference
 
 ACCENT, INK, SOFT, LINE, GREY_TEXT = "#b3261e", "#1f1f1f", "#8a8a8a", "#d9d9d9", "#5f5f5f"
-ALONE = "local"  # every client for itself: what a federated method has to be worth more than
-GAP = 0.06  # decades, between neighbours: two points never share a place
+ALONE = "local"  # every client trains alone: the baseline that a federated method has to exceed
+GAP = 0.06  # the least distance of neighbours in decades, so that two points never share a place
 TICKS = (1, 2, 5, 10, 20, 40, 100, 200, 500, 1000, 2000, 5000)  # MB
-CHARACTER = 0.026  # of the axis: the width of a tick's character
-ALIKE = 3  # methods of the same MB, rounded, that share a tick
+CHARACTER = 0.026  # the width of a tick's character, as a share of the axis
+ALIKE = 3  # from so many methods of the same rounded MB on, they share a tick
 
 
 @dataclass(frozen=True)
 class Point:
     """A method: MB to and from all clients in the whole run, accuracy, and the 95% interval of its difference to the
-    reference's, laid around the accuracy; the reference itself, and what has one seed, have none.
+    reference, laid around the accuracy. The reference, and methods with one seed, have no interval.
     """
 
     method: str
@@ -48,8 +48,9 @@ class Point:
 
 
 def means(rows: Sequence[Record], board: Mapping[str, Any], data: str, name: str) -> dict[str, float]:
-    """Method -> ``row[name]``, the mean over the partitions of the mean over the board's seeds, of complete runs with a
-    value: some partitions have runs of further seeds, with which their mean would be of other seeds than the others'.
+    """Method -> ``row[name]`` of complete runs with a value: the mean over the partitions of the mean over seeds.
+
+    Only the board's seeds count. Some partitions have runs of further seeds, which the others lack.
     """
     found: dict[str, list[float]] = {}
     known = [row for row in rows if row["seed"] in board["seeds"]]
@@ -63,9 +64,9 @@ def means(rows: Sequence[Record], board: Mapping[str, Any], data: str, name: str
 def points(rows: Sequence[Record], board: Mapping[str, Any], data: str) -> list[Point]:
     """The methods of one panel, the most accurate first.
 
-    Methods have different seeds and lack a partition here and there, so their own means cannot be compared. A method's
-    accuracy is therefore the reference's mean plus the method's mean difference to it, over its clusters
-    (:func:`boards.clusters.clusters`), and its interval is that difference's by Student's t. Methods without a run
+    Methods have different seeds, and some lack a partition, so their own means cannot be compared. A method's accuracy
+    is therefore the reference's mean plus the method's mean difference to it over its clusters
+    (:func:`boards.clusters.clusters`), and its interval is that of the difference by Student's t. Methods without a run
     in common with the reference are left out.
     """
     accuracy, sent = means(rows, board, data, MEASURE), means(rows, board, data, "bytes_total")
@@ -81,12 +82,14 @@ def points(rows: Sequence[Record], board: Mapping[str, Any], data: str) -> list[
 
 
 def federated(found: Sequence[Point], board: Mapping[str, Any]) -> list[Point]:
-    """Those that the front is of: they send something, and are none of the board's references."""
+    """The points from which the front is made: methods that send something and are not references of the board."""
     return [point for point in found if point.megabytes and point.method not in board["references"]]
 
 
 def pareto(found: Sequence[Point]) -> list[Point]:
-    """Those that no other beats: none is at least as accurate with fewer bytes, or more accurate with as many."""
+    """The points that no other beats: no other is at least as accurate with fewer bytes, or more accurate with as
+    many.
+    """
     front: list[Point] = []
     for point in sorted(found, key=lambda p: (p.megabytes, -p.accuracy)):
         if not front or point.accuracy > front[-1].accuracy:
@@ -97,8 +100,8 @@ def pareto(found: Sequence[Point]) -> list[Point]:
 def beaten(
     rows: Sequence[Record], board: Mapping[str, Any], data: str, found: Sequence[Point], front: Sequence[Point]
 ) -> set[str]:
-    """The methods than which one on the front sends no more and is more accurate, the 95% interval of their own paired
-    difference leaving zero out: the front is of means, and what is neither on it nor here may belong there.
+    """The methods that one on the front beats: it sends no more, is more accurate, and the 95% interval of their paired
+    difference excludes zero. The front is one of means, so a method that is neither on it nor beaten may belong there.
     """
     worse = set()
     for best in front:
@@ -111,8 +114,8 @@ def beaten(
 
 
 def stretched(megabytes: Sequence[float], gap: float = GAP) -> list[float]:
-    """Places on the axis of values in ascending order: their logarithms to base 10, but neighbours that are closer than
-    ``gap`` stand ``gap`` apart, and what is to their right moves along.
+    """Places on the axis for ascending values: their logarithms to base 10, except that neighbours are at least ``gap``
+    apart, and all values to their right move along.
     """
     places = [math.log10(value) for value in megabytes[:1]]
     for one, two in pairwise(megabytes):
@@ -124,7 +127,7 @@ def stretched(megabytes: Sequence[float], gap: float = GAP) -> list[float]:
 
 
 class _Panel:
-    """One data set: where its points stand, and what is drawn of them."""
+    """One data set: the places of its points, and how they are drawn."""
 
     def __init__(self, axes: Axes, rows: Sequence[Record], board: Mapping[str, Any], data: str) -> None:
         self.axes, self.references = axes, set(board["references"])
@@ -275,11 +278,11 @@ def _note(rows: Sequence[Record], board: Mapping[str, Any], shown: Sequence[str]
 
 
 def figure(rows: Sequence[Record], board: Mapping[str, Any]) -> Figure | None:
-    """A panel per data set with two federated methods or more; None where there is none.
+    """A panel per data set with at least two federated methods; None if there is none.
 
-    What sends nothing stands in a strip at 0 MB. The board's references are hollow, and no part of the front:
-    ``centralized`` books no bytes because its images were gathered beforehand, ``fedavg_supervised`` has labels,
-    ``local`` is what the methods have to be worth more than.
+    Methods that send nothing stand in a strip at 0 MB. The board's references are hollow and not part of the front:
+    ``centralized`` books no bytes because its images were gathered beforehand, ``fedavg_supervised`` has labels, and
+    ``local`` is the baseline that the methods have to exceed.
     """
     shown = [data for data in board["data"] if len(federated(points(rows, board, data), board)) > 1]
     if not shown:

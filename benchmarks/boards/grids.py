@@ -1,7 +1,7 @@
-"""What can be known without labels of one method's settings: whether effective rank orders the values of its grid as
-accuracy on held-out images does, and what is lost by choosing by it (Garrido et al. 2023 choose so).
+"""How well a method's settings can be chosen without labels: whether effective rank orders the values of its grid as
+accuracy on held-out images does, and how much accuracy is lost by choosing by it, as Garrido et al. 2023 do.
 
-A method's grid on a data set is a group: its runs share everything but the keys that the grid tunes. Losses are left
+A method's grid on a data set is a group: its runs share everything except the keys that the grid tunes. Losses are left
 out, because a temperature changes their scale.
 """
 
@@ -18,7 +18,7 @@ from boards.prediction import Group, interval, tau
 from boards.tuning import FEATURES, Line
 from rayfed_ssl.base.text import bounds, signed
 
-LEAST = 3  # runs of a grid below which it is left out, and grids below which nothing is shown
+LEAST = 3  # a grid with fewer runs is left out, and with fewer grids nothing is shown
 MEASURES = {"knn": "kNN", "linear": "linear"}
 HIGHER = {"early_effective_rank": 1.0, "effective_rank": 1.0, "early_uniformity": -1.0, "uniformity": -1.0}
 Grid = list[Line]
@@ -35,8 +35,8 @@ def grids(lines: Sequence[Line]) -> dict[tuple[str, str], Grid]:
 
 
 def lost(grid: Grid, measure: str, by: str | None) -> float:
-    """The grid's best held-out accuracy less that of the setting with the best ``by``: a feature, a measure, or None
-    for a setting at random.
+    """The grid's best held-out accuracy minus that of the setting with the best ``by``: a feature, a measure, or None
+    for a random setting.
     """
     values = [float(line["scores"][measure]) for line in grid]
     if by is None:
@@ -45,12 +45,12 @@ def lost(grid: Grid, measure: str, by: str | None) -> float:
 
 
 def _ranked_by(line: Line, by: str) -> float:
-    """Higher is chosen first."""
+    """The value by which settings are chosen; the highest wins."""
     return HIGHER[by] * float(line["features"][by]) if by in HIGHER else float(line["scores"][by])
 
 
 def groups(found: Mapping[tuple[str, str], Grid], feature: str, measure: str) -> list[Group]:
-    """A group for each grid: the feature, the accuracy, and the method, by which runs are drawn together."""
+    """A group for each grid: the feature, the accuracy, and the method, by which runs are resampled together."""
     return [
         Group(
             np.array([float(line["features"][feature]) for line in grid]),
@@ -62,7 +62,7 @@ def groups(found: Mapping[tuple[str, str], Grid], feature: str, measure: str) ->
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Each way to choose, as Markdown."""
+    """A row in Markdown for each way to choose."""
     found = grids(lines)
     if len(found) < LEAST:
         return f"Shown from {LEAST} grids on; not run yet."
@@ -87,10 +87,11 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def _tau(of: Sequence[Group]) -> str:
+    """Kendall's tau with its interval."""
     return f"{signed(tau(of), '.2f')} {bounds(*interval(of), 2)}"
 
 
 def _losses(found: Mapping[tuple[str, str], Grid], by: str | None) -> list[str]:
-    """What is lost in each measure: the mean over grids, and the most of any grid."""
+    """The accuracy lost, by each measure: the mean over grids, and the largest."""
     each = [[lost(grid, measure, by) for grid in found.values()] for measure in MEASURES]
     return [f"{fmean(losses):.3f} ({max(losses):.3f})" for losses in each]

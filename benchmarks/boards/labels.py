@@ -1,4 +1,6 @@
-"""What fine-tuning with 1% of the labels tells of methods, beside the other protocols, in tables that have it whole."""
+"""How well fine-tuning with 1% of the labels tells methods apart, compared with the other protocols, in tables that
+have it for all runs.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ COMPARED = {LABELS: "1% labels", **MEASURES}
 
 
 def resolved(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """For each table of one architecture whose every run was fine-tuned: a row per protocol with the half width of the
-    95% intervals of the ranked methods' differences to the reference, and how many of them exclude zero.
+    """For each table of one architecture whose runs all were fine-tuned, a row per protocol: the median half width of
+    the 95% intervals of the ranked methods' differences to the reference, and how many of these intervals exclude zero.
     """
     parts = []
     for data in board["data"]:
@@ -30,6 +32,7 @@ def resolved(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 
 def _table(methods: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
+    """The rows of one table."""
     heads = ["protocol", "half width of an interval: median", "methods apart from `fedsimclr`"]
     lines = head(heads)
     ranked = [name for name in methods if name not in board["references"] and name != REFERENCE]

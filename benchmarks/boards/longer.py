@@ -12,18 +12,18 @@ from boards.pairing import Seeds, complete, of_table, paired, placed
 from boards.rows import MEASURES, ONE, REFERENCE, Record
 from rayfed_ssl.base.text import signed
 
-BESIDE = (REFERENCE, "local")  # what a method is compared with, after few rounds and after many
+BESIDE = (REFERENCE, "local")  # the methods with which others are compared, after few rounds and after many
 Pair = tuple[Seeds, Seeds]
 
 
 def change(short: Sequence[Record], long: Sequence[Record], board: Mapping[str, Any]) -> str:
     """For each data set and partition of ``board``, a row per method in the order of its long runs: each protocol's
-    accuracy after few rounds and after many, and the paired differences to ``BESIDE`` then and now; below it, how much
-    of the methods' order stayed.
+    accuracy after few rounds and after many, and the paired differences to ``BESIDE`` after each; below it, how far the
+    methods' order stayed the same.
 
     Args:
         short: the leaderboard's rows.
-        long: those of ``board``, the board of longer runs.
+        long: the rows of ``board``, the board of longer runs.
     """
     parts = []
     for data in board["data"]:
@@ -40,7 +40,7 @@ def change(short: Sequence[Record], long: Sequence[Record], board: Mapping[str, 
 
 
 def common(before: Seeds, after: Seeds) -> Pair:
-    """The complete runs of both that share seed and split."""
+    """The complete runs of both that have the same seed and split."""
     ended = [{row["seed"]: row for row in complete(seeds)} for seeds in (before, after)]
     seeds = [seed for seed, row in ended[0].items() if row["split"] == ended[1].get(seed, {}).get("split")]
     return {seed: ended[0][seed] for seed in seeds}, {seed: ended[1][seed] for seed in seeds}
@@ -78,7 +78,9 @@ def _mean(seeds: Seeds, measure: str) -> float | None:
 
 
 def _over(name: str, both: Mapping[str, Pair], at: int, other: str, measure: str) -> float | None:
-    """The mean paired difference after few rounds (``at`` 0) or many; None for the method itself and without a seed."""
+    """The mean paired difference after few rounds (``at`` 0) or many; None for the method itself, or without a common
+    seed.
+    """
     if name == other or other not in both:
         return None
     pairs = paired(both[name][at], both[other][at], measure)

@@ -1,5 +1,5 @@
-"""What many clients change: each method's difference to the reference with few clients, all of them in every round, and
-with many of which a few take part.
+"""What many clients change: each method's difference to the reference with few clients that all take part in every
+round, and with many clients of which a few take part.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ FEW, MANY = "two_classes", "many_clients"  # partitions: of the leaderboard, and
 
 
 def beside(few: Sequence[Record], many: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """For each data set of ``board``, a row per method in the order of many clients: the mean paired difference to the
-    reference and its 95% interval, by each protocol, with few clients and with many; below it, whether the methods'
-    order is the same. The two are different splits, so runs of one are not paired with runs of the other.
+    """For each data set of ``board``, a row per method in the order with many clients: the mean paired difference to
+    the reference and its 95% interval, by each protocol, with few clients and with many; below it, whether the methods'
+    order is the same. The two have different splits, so runs of one are not paired with runs of the other.
 
     Args:
         few: the leaderboard's rows.
-        many: those of ``board``, the board of many clients; its ``stands_for`` says which of the leaderboard's rows is
-            beside one that has another name.
+        many: the rows of ``board``, the board of many clients. Its ``stands_for`` maps a row to the leaderboard's row
+            of another name with which it is compared.
     """
     parts = []
     for data in board["data"]:
@@ -35,6 +35,7 @@ def beside(few: Sequence[Record], many: Sequence[Record], board: Mapping[str, An
 
 
 def _table(before: Mapping[str, Seeds], after: Mapping[str, Seeds], board: Mapping[str, Any]) -> str:
+    """The rows of one data set."""
     heads = ["method", *(f"{words} over {REFERENCE}" for words in MEASURES.values())]
     lines = head(heads)
     for name in placed(after, board, REFERENCE):

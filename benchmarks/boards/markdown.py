@@ -1,4 +1,4 @@
-"""What tables in Markdown share: heads, cells over several seeds, and what data sets and partitions are called."""
+"""What tables in Markdown share: heads, cells over several seeds, and the names of data sets and partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def head(names: Sequence[str]) -> list[str]:
 
 
 def number(values: Sequence[float | None], digits: int = 3, none: str = "-") -> str:
-    """Mean ± standard deviation over seeds; ``none`` where a run has no value."""
+    """Mean ± standard deviation over seeds; ``none`` if a run has no value."""
     known = [value for value in values if value is not None]
     found = spread(known)
     if found is None or len(known) < len(values):

@@ -1,4 +1,4 @@
-"""What a server's momentum adds to a method: each with it against itself without, on the boards made to confirm it."""
+"""What a server's momentum adds to a method: each method with it compared with itself without it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ HELD_OUT = {"select_knn": "kNN, held out", "select_linear": "linear, held out"}
 
 
 def read() -> list[WithRows]:
-    """``BOARDS`` with the rows that are there."""
+    """Each of ``BOARDS`` with its rows."""
     return [(read_rows(results_of(path)), load_board(path)) for path in BOARDS]
 
 
 def without(board: Mapping[str, Any]) -> dict[str, str]:
-    """The board's rows with a server's momentum -> the same without."""
+    """The rows of the board that have a server's momentum -> the same methods without it."""
     return {row: keys["method.name"] for row, keys in board["methods"].items() if KEY in keys}
 
 
 class Case(NamedTuple):
-    """What stands on a line of ``table``: a method with a server's momentum, on a partition, or in the mean over its
-    board's (None), after so many rounds; ``part`` if it is one of the partitions of such a mean; ``data``: its board's
-    data set where that has one alone.
+    """A line of ``table``: a method with a server's momentum, on a partition or in the mean over its board's partitions
+    (None), after so many rounds. ``part``: whether it is one partition of such a mean. ``data``: its board's data set,
+    if there is only one.
     """
 
     method: str
@@ -54,11 +54,11 @@ class Case(NamedTuple):
 
 
 def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
-    """What momentum adds over a board's data sets, by each protocol and by those of held-out training images, where
-    each data set has two seeds of both or more.
+    """What momentum adds over a board's data sets, by each protocol and by those on held-out training images, if each
+    data set has at least two seeds of both.
 
     Args:
-        boards: of each of ``BOARDS``.
+        boards: ``BOARDS`` with their rows.
     """
     found: dict[Case, dict[str, OverSets]] = {}
     for rows, board in boards:
@@ -71,19 +71,23 @@ def gains(boards: Sequence[WithRows]) -> dict[Case, dict[str, OverSets]]:
             momentum = board["methods"][row_of][KEY]
             (rounds,) = {row["rounds"] for row in own}
             for partition in [None, *board["partitions"]] if several else board["partitions"]:
-                each = {
+                differences = {
                     measure: over_board(own, board, measure, method, partition=partition).get(row_of)
                     for measure in (*MEASURES, *HELD_OUT)
                 }
-                known = {measure: one for measure, one in each.items() if one is not None and one.low is not None}
-                if len(known) == len(each):  # else not enough of it is run yet
+                known = {
+                    measure: gain for measure, gain in differences.items() if gain is not None and gain.low is not None
+                }
+                if len(known) == len(differences):  # else not enough of it is run yet
                     part = several and partition is not None
                     found[Case(method, momentum, partition, rounds, part, alone)] = known
     return found
 
 
 def tests(found: Mapping[Case, Mapping[str, OverSets]]) -> Differences:
-    """What is counted as a test: the protocols on test images, of no part of another line. Measure -> case -> gain."""
+    """The differences that count as tests: by the protocols on test images, without the partitions of another line's
+    mean. Measure -> case -> gain.
+    """
     whole = {str(case): each for case, each in found.items() if not case.part}
     return {measure: {case: each[measure] for case, each in whole.items()} for measure in MEASURES}
 
@@ -112,7 +116,7 @@ def table(boards: Sequence[WithRows]) -> str:
 
 
 def runs(boards: Sequence[WithRows]) -> str:
-    """What the lines of ``table`` are made of: mean and standard deviation over seeds, by data set."""
+    """The runs behind the lines of ``table``: mean and standard deviation over seeds, by data set."""
     heads = ["data", "partition", "rounds", "method", "seeds", *MEASURES.values(), "minutes", "made at"]
     lines = head(heads)
     for rows, board in boards:

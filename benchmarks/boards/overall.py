@@ -1,8 +1,8 @@
-"""The leaderboard in short: each method against a reference over all data sets and partitions, and what is told apart.
+"""The leaderboard in short: how each method compares with a reference over all data sets and partitions.
 
-A cluster is a data set and a seed (``clusters``). An interval is about the mean over these data sets, and
-counts what differs between the clusters of each as chance (``over_sets``). Where two data sets differ by more, a mark
-says so.
+A cluster is a data set and a seed (``clusters``). An interval is about the mean over these data sets, and counts
+differences between the clusters of each data set as chance (``over_sets``). If two data sets differ by more than that,
+a mark says so.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from boards.rows import MEASURES, MIXED, ONE, REFERENCE, Record
 from rayfed_ssl.base.text import bounds, signed
 from rayfed_ssl.records.significance import Judgement
 
-LEAST = 3  # clusters, for an interval that says something
+LEAST = 3  # with fewer clusters, intervals are too wide to be shown
 ALPHA = 0.05
 LOCAL = "local"
 PIXELS, UNTRAINED = "raw pixels", "untrained encoder"  # stand beside the methods, measured in the reference's runs
-DEPENDS = "≠"  # beside what two data sets differ in
+DEPENDS = "≠"  # marks differences on which two data sets do not agree
 Differences = dict[str, dict[str, OverSets]]  # measure -> method -> over the reference, of LEAST clusters or more
 
 
 def with_baselines(rows: Sequence[Record], board: Mapping[str, Any]) -> list[Record]:
-    """The rows of the board's seeds and, for each run of the reference, one of the untrained encoder and one of raw
+    """The rows of the board's seeds and, for each run of the reference, one row of the untrained encoder and one of raw
     pixels.
     """
     made = [row for row in rows if row["seed"] in board["seeds"]]
@@ -47,21 +47,21 @@ def with_baselines(rows: Sequence[Record], board: Mapping[str, Any]) -> list[Rec
 def differences(
     rows: Sequence[Record], board: Mapping[str, Any], reference: str = REFERENCE, table: str = ONE
 ) -> Differences:
-    """Each method's and baseline's difference to ``reference``, where there are ``LEAST`` clusters or more."""
+    """The difference to ``reference`` of each method and baseline with at least ``LEAST`` clusters."""
     beside = with_baselines(rows, board)
     return {measure: _known(over_board(beside, board, measure, reference, table=table)) for measure in MEASURES}
 
 
 def _known(found: Mapping[str, OverSets]) -> dict[str, OverSets]:
-    """Those of ``LEAST`` clusters or more, of each data set at least two."""
+    """Those with at least ``LEAST`` clusters, and at least two of each data set."""
     return {method: one for method, one in found.items() if one.count >= LEAST and one.low is not None}
 
 
 def disagreements(
     rows: Sequence[Record], board: Mapping[str, Any], sets: Sequence[str], table: str = ONE
 ) -> dict[tuple[str, str], bool]:
-    """The (measure, method) whose differences to the reference are not alike on two data sets, by Welch's t test at
-    ``ALPHA`` over the clusters of each, and whether their means are of different signs.
+    """The (measure, method) whose differences to the reference differ between the two data sets, by Welch's t test at
+    ``ALPHA`` over the clusters of each -> whether their means have different signs. Empty unless there are two sets.
     """
     found: dict[tuple[str, str], bool] = {}
     if len(sets) != 2:
@@ -94,7 +94,7 @@ def survive(found: Differences, methods: Sequence[str]) -> set[tuple[str, str]]:
 
 
 def _p(one: OverSets) -> float:
-    """Two-sided, of Student's t test of a mean of zero, from its 95% interval."""
+    """The two-sided p-value of Student's t test of a mean of zero, computed from its 95% interval."""
     assert one.low is not None
     assert one.high is not None
     half = (one.high - one.low) / 2
@@ -104,6 +104,7 @@ def _p(one: OverSets) -> float:
 
 
 def excludes_zero(one: OverSets) -> bool:
+    """Whether there is an interval and it excludes zero."""
     return one.low is not None and one.high is not None and (one.low > 0 or one.high < 0)
 
 
@@ -111,7 +112,7 @@ def excludes_zero(one: OverSets) -> bool:
 
 
 def overall(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """A row per method with ``LEAST`` clusters or more: the best by kNN first, then references, then baselines."""
+    """A row per method with at least ``LEAST`` clusters: the best by kNN first, then references, then baselines."""
     found, ranked = differences(rows, board), _ranked(rows, board)
     holm, odd = survive(found, ranked), disagreements(rows, board, list(board["data"]))
     of_tables = tables_above(rows, board)
@@ -143,14 +144,16 @@ def corrected(found: Differences, methods: Sequence[str], whose: str, holm: set[
 
 
 def verdict(one: OverSets) -> Judgement:
-    """The library's word for the interval."""
+    """The word for the interval."""
     word = one.judged()
     assert word is not None
     return word
 
 
 def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """The mean differences of each data set alone, and what a method sends beyond the reference and takes longer."""
+    """The mean differences on each data set, with how many more MB a method sends and how many more seconds it takes
+    than the reference.
+    """
     beside = with_baselines(rows, board)
     columns = {
         data: {name: clusters(beside, board, name, data=data) for name in (*MEASURES, "bytes_total", "hours_total")}
@@ -173,15 +176,14 @@ def by_data(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 
 def by_partition(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """Whether it matters how clients differ: the reference over training alone, and other references over it, by
-    partition, and on the last partition less the first. An interval is over clusters, as everywhere.
+    """Whether it matters how clients differ: the reference compared with training alone, and other references with it,
+    on each partition, and on the last partition minus the first. Intervals are over clusters, as everywhere.
     """
     beside = with_baselines(rows, board)
     pairs = [(REFERENCE, LOCAL), *((other, REFERENCE) for other in board["references"] if other != LOCAL)]
     first, *_, last = board["partitions"]
     less = f"{SPLITS.get(last, last)} less {SPLITS.get(first, first)}"
-    lines = [f"| partition | difference | clusters | {' | '.join(MEASURES.values())} |"]
-    lines.append("|---" * (3 + len(MEASURES)) + "|")
+    lines = head(["partition", "difference", "clusters", *MEASURES.values()])
     for method, reference in pairs:
         found: dict[str, list[OverSets | None]] = {}
         for split in board["partitions"]:
@@ -197,8 +199,8 @@ def by_partition(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 
 def mixed(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """Where clients' architectures differ: each method over training alone, by the architectures that it ended with.
-    Best by kNN first.
+    """Each method compared with training alone if clients' architectures differ, by the architectures that it ended
+    with. The best by kNN comes first.
     """
     own = [row for row in rows if row["table"] == MIXED and row["seed"] in board["seeds"]]
     found, ranked = differences(own, board, LOCAL, MIXED), [m for m in board["mixed"]["methods"] if m != LOCAL]
@@ -233,7 +235,7 @@ def _ranked(rows: Sequence[Record], board: Mapping[str, Any]) -> list[str]:
 
 
 def in_order(found: Differences, ranked: Sequence[str], board: Mapping[str, Any]) -> list[str]:
-    """The best by kNN first, then references, then baselines."""
+    """The methods and baselines: the best by kNN first, then references, then baselines."""
     by_knn = next(iter(found.values()))
     known = {method for each in found.values() for method in each}
 
@@ -253,7 +255,9 @@ def _mean(each: Sequence[float] | None, form: Callable[[float], str]) -> str:
 
 
 def in_cell(one: OverSets | None, holm: bool) -> str:
-    """Mean and 95% interval over clusters; bold where that excludes zero, with a dagger where it does after Holm."""
+    """Mean and 95% interval over clusters; bold if it excludes zero, with a dagger if it does so after Holm's
+    correction.
+    """
     if one is None:
         return "-"
     text = f"{signed(one.mean)} {bounds(one.low, one.high)}"

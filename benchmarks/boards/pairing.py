@@ -1,7 +1,7 @@
-"""Differences between the methods of one table, paired by seed, and their ranks.
+"""Differences between the methods of one table, paired by seed, and the methods' ranks.
 
-Methods have different seeds, which move all of them: their own means cannot be compared, their differences to the same
-reference can.
+Methods have different seeds, and a seed moves all methods alike. So their means cannot be compared, but their
+differences to the same reference can.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Seeds = dict[int, Record]
 
 
 def of_table(rows: Sequence[Record], data: str, partition: str, table: str) -> dict[str, Seeds]:
-    """Method -> seed -> row, of one table."""
+    """Method -> seed -> row, for one table."""
     found: dict[str, Seeds] = {}
     for row in rows:
         if (row["data"], row["partition"], row["table"]) == (data, partition, table):
@@ -34,24 +34,26 @@ def of_table(rows: Sequence[Record], data: str, partition: str, table: str) -> d
 
 
 def complete(seeds: Seeds) -> list[Record]:
+    """The complete runs, in the order of their seeds."""
     return [row for _, row in sorted(seeds.items()) if row["status"] == "complete"]
 
 
 def runs_in_common(seeds: Seeds, reference: Seeds) -> list[tuple[Record, Record]]:
-    """The runs that are complete on both sides, one of each for each seed in common."""
+    """The pairs of runs of the seeds that both have, if both runs are complete."""
     runs, others = ({row["seed"]: row for row in complete(each)} for each in (seeds, reference))
     return [(runs[seed], others[seed]) for seed in sorted(runs.keys() & others.keys())]
 
 
 def paired(seeds: Seeds, reference: Seeds, measure: str) -> list[float]:
-    """``measure`` less the reference's, one for each seed in which both are complete and have it."""
+    """``measure`` minus the reference's, for each seed in which both runs are complete and have it."""
     found = [beyond(row, other, measure) for row, other in runs_in_common(seeds, reference)]
     return [each for each in found if each is not None]
 
 
 def beyond(row: Record, other: Record, measure: str) -> float | None:
-    """``measure`` of a run less that of another; None where one lacks it. Where clients' architectures differ, the mean
-    over the architectures that both ended with: an architecture gains more than another whatever trains it.
+    """``measure`` of a run minus that of another; None if one of them lacks it. If clients' architectures differ, the
+    mean over the architectures that both runs ended with, because some architectures gain more than others by any
+    method.
     """
     if row["by_encoder"] and other["by_encoder"]:
         ours, theirs = (json.loads(each["by_encoder"]) for each in (row, other))
@@ -63,29 +65,31 @@ def beyond(row: Record, other: Record, measure: str) -> float | None:
 
 
 def made_elsewhere(seeds: Seeds, reference: Seeds) -> bool:
-    """Whether a run and the one that it is paired with were made on other kinds of processors, or by other torches."""
+    """Whether any run was made on another kind of processor, or with another torch, than the run with which it is
+    paired.
+    """
     return any(
         row[key] != other[key] for row, other in runs_in_common(seeds, reference) for key in ("machine", "torch")
     )
 
 
 def over(methods: Mapping[str, Seeds], reference: str, measure: str = MEASURE) -> dict[str, float]:
-    """Method -> mean paired difference to the reference, which itself has 0, of those with a seed in common. Equal ones
-    come out equal: rounded to 12 digits.
+    """Method -> mean paired difference to the reference, of methods with a seed in common with it; 0 for the reference
+    itself. Rounded to 12 digits, so that equal differences compare equal.
     """
     found = {method: paired(seeds, methods.get(reference, {}), measure) for method, seeds in methods.items()}
     return {method: round(fmean(each), 12) for method, each in found.items() if each}
 
 
 def ranks(differences: Mapping[str, float]) -> dict[str, float]:
-    """Method -> rank, 1 the largest difference, of equal ones the mean rank."""
+    """Method -> rank; 1 is the largest difference, and equal ones have their mean rank."""
     order = rankdata([-value for value in differences.values()])
     return {method: float(rank) for method, rank in zip(differences, order, strict=True)}
 
 
 def stability(methods: Mapping[str, Seeds], measure: str = MEASURE) -> float | None:
-    """Mean over pairs of seeds of Kendall's tau between the methods that are complete in both; None without a pair that
-    has three methods (of two it is 1 or -1, like a coin) of which two differ.
+    """The mean over pairs of seeds of Kendall's tau between the methods that are complete in both. None if no pair has
+    three methods of which two differ (with two methods tau is 1 or -1, like a coin).
     """
     of_seeds: dict[int, dict[str, float]] = {}
     for method, seeds in methods.items():
@@ -102,8 +106,8 @@ def stability(methods: Mapping[str, Seeds], measure: str = MEASURE) -> float | N
 
 
 def placed(methods: Mapping[str, Seeds], board: Mapping[str, Any], reference: str) -> list[str]:
-    """The methods in a table's order: by their kNN over the reference, then those without a seed of the reference's,
-    then the board's references, then what has no accuracy.
+    """The methods in the order of a table: by their kNN relative to the reference; then those without a seed in common
+    with it; then the board's references; then those without an accuracy.
     """
     differences = over(methods, reference)
 
@@ -119,17 +123,17 @@ def placed(methods: Mapping[str, Seeds], board: Mapping[str, Any], reference: st
 
 
 def marked(method: str, seeds: Seeds, reference: Seeds) -> str:
-    """The method's name, with an asterisk where :func:`footnote` has something to say."""
+    """The method's name, with an asterisk if :func:`footnote` applies to it."""
     return f"`{method}`{' *' if made_elsewhere(seeds, reference) else ''}"
 
 
 def footnote(lines: Sequence[str], with_what: str) -> list[str]:
-    """What an asterisk in these lines means; nothing where none has one."""
+    """What an asterisk in these lines means; nothing if there is none."""
     return [f"\n\\* Paired with {with_what} that were {ELSEWHERE}."] if any("` *" in line for line in lines) else []
 
 
 def over_reference(seeds: Seeds, reference: Seeds, measure: str) -> str:
-    """The mean paired difference and its 95% interval; of one seed no interval, without a common one a dash."""
+    """The mean paired difference and its 95% interval; no interval with one seed, and a dash without a common seed."""
     if (found := difference(paired(seeds, reference, measure))) is None:
         return "-"
     text = signed(found.mean)

@@ -1,9 +1,10 @@
-"""What can be known without labels: how effective rank, uniformity and loss after a tenth of the rounds tell the end.
+"""What can be known without labels: how well effective rank, uniformity and loss after a tenth of the rounds predict
+the final accuracy.
 
-Runs are ranked within their group only (data set and partition; for losses the objective, too), because others differ
-in more than what is asked; a group has two methods or more. Kendall's tau-b over the pairs of runs of all groups, with
-a bootstrap interval over methods: a method's runs, of all seeds and groups, come and go together, because they are
-alike.
+Runs are ranked only within their group (data set and partition; for losses the objective, too), because runs of other
+groups differ in more than that. A group has at least two methods. Kendall's tau-b is taken over the pairs of runs of
+all groups, with a bootstrap interval over methods: all runs of a method, of all seeds and groups, are resampled
+together, because they are alike.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PREDICTORS = {  # column -> in words, and what runs have to share
     "early_uniformity": ("uniformity (lower is more uniform)", ("data", "partition")),
     "early_loss": ("training loss", ("data", "partition", "objective")),
 }
-LEAST = 10  # rows below which nothing is shown
+LEAST = 10  # with fewer rows nothing is shown
 DRAWS, SEED = 2000, 2026
 
 
@@ -49,15 +50,17 @@ class Prediction:
 
 
 def tau(groups: Sequence[Group]) -> float:
-    """Kendall's tau-b with pairs within groups only: of one group scipy's ``kendalltau``. NaN where nothing differs."""
+    """Kendall's tau-b over pairs within groups only; for one group it equals scipy's ``kendalltau``. NaN if nothing
+    differs.
+    """
     return float(_taus(groups, [np.ones((1, len(group.early))) for group in groups])[0])
 
 
 def _taus(groups: Sequence[Group], times: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Tau of each draw, (draws,), in which run i of a group stands ``times[group][draw, i]`` times. A run agrees
-    neither with itself nor with its copies.
+    """The tau of each draw, (draws,), in which run i of a group occurs ``times[group][draw, i]`` times. A run forms no
+    pair with itself or its copies.
     """
-    sums = np.zeros((3, len(times[0])))  # pairs that agree less those that do not; ordered by one; by the other
+    sums = np.zeros((3, len(times[0])))  # pairs that agree minus those that do not; pairs ordered by x; by y
     for (x, y, _), of_group in zip(groups, times, strict=True):
         dx, dy = (np.sign(np.subtract.outer(v, v)) for v in (x, y))
         for row, pairs in zip(sums, (dx * dy, np.abs(dx), np.abs(dy)), strict=True):
@@ -79,7 +82,7 @@ def interval(groups: Sequence[Group], draws: int = DRAWS, seed: int = SEED) -> t
 
 
 def grouped(rows: Sequence[Record], column: str, measure: str = MEASURE, references: Sequence[str] = ()) -> list[Group]:
-    """The groups of two methods or more with both numbers; one architecture, without ``references``."""
+    """The groups with at least two methods, of runs with both numbers; one architecture, without ``references``."""
     alike = PREDICTORS[column][1]
     found: dict[tuple[str, ...], list[tuple[float, float, str]]] = {}
     for row in rows:
@@ -91,7 +94,7 @@ def grouped(rows: Sequence[Record], column: str, measure: str = MEASURE, referen
 
 
 def predictions(rows: Sequence[Record], measure: str = MEASURE, references: Sequence[str] = ()) -> list[Prediction]:
-    """One for each predictor that enough runs have."""
+    """A prediction for each predictor that enough runs have."""
     made = []
     for column in PREDICTORS:
         groups = grouped(rows, column, measure, references)
@@ -102,7 +105,7 @@ def predictions(rows: Sequence[Record], measure: str = MEASURE, references: Sequ
 
 
 def table(rows: Sequence[Record], references: Sequence[str] = ()) -> str:
-    """The predictions of each of ``MEASURES`` as Markdown."""
+    """The predictions of each of ``MEASURES`` in Markdown."""
     found = {measure: {one.predictor: one for one in predictions(rows, measure, references)} for measure in MEASURES}
     shown = [column for column in PREDICTORS if column in found[MEASURE]]
     if not shown:

@@ -1,4 +1,4 @@
-"""Cells of the leaderboard, and the rows that their runs come to: one row per run, kept in one Parquet file."""
+"""Cells of the leaderboard, and the rows made of their runs: one row per run, kept in one Parquet file."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ BOARDS = (
 )  # fmt: skip
 ONE, TUNED, MIXED = "one architecture", "tuned", "mixed architectures"
 REFERENCE = "fedsimclr"
-NOWHERE = Path("images")  # stands for the images where only configurations are compared
+NOWHERE = Path("images")  # a path of images for configurations that are only compared
 EARLY = 0.1  # of the rounds, after which a run's end is predicted
 SCORES = ("linear", "knn", "fewshot", "semi_1")
-MEASURE = "knn"  # whose 90% bytes and hours are counted to
+MEASURE = "knn"  # the main measure; bytes and hours are counted to 90% of its gain
 MEASURES = {"knn": "kNN", "linear": "linear", "fewshot": "few-shot"}  # what methods are compared by, in words
 TEXTS = (
     "data", "partition", "table", "method", "objective", "status", "keys", "settings", "commit", "machine", "torch",
@@ -70,7 +70,9 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """A run that the leaderboard wants. ``keys``: dotted keys over the data set's config, the seed among them."""
+    """A run that the leaderboard needs. ``keys``: dotted keys that change the data set's config; the seed is among
+    them.
+    """
 
     data: str
     partition: str
@@ -87,26 +89,28 @@ class Cell:
 
     @property
     def folder(self) -> Path:
-        """Of the run, below the leaderboard's."""
+        """The run's folder, relative to that of the leaderboard."""
         own = {ONE: self.method, TUNED: f"{self.method}-tuned", MIXED: f"{self.method}-mixed"}[self.table]
         return Path(self.data) / self.partition / own / f"seed-{self.seed}"
 
     @property
     def settings(self) -> str:
-        """A digest of what is asked: the config's keys and the cell's. What the code makes of them is its commit's."""
+        """A digest of the config's keys and the cell's. What the code makes of them is identified by the row's
+        commit.
+        """
         document = _parsed(self.config, self.config.read_text(encoding="utf-8"))
         text = json.dumps([document, dict(self.keys)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def built(self, data: Path) -> RunConfig:
-        """The run's configuration with images below ``data``. Raises UserError where it cannot be built."""
+        """The run's configuration with images below ``data``. Raises UserError if it cannot be built."""
         changes = {**self.keys, "data.path": str(data / self.data)}
         return load(self.config, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
 
 
 @lru_cache
 def _parsed(path: Path, text: str) -> dict[str, Any]:
-    """A configuration file that holds ``text``: hundreds of cells have the same."""
+    """A configuration file that holds ``text``. It is cached, because hundreds of cells have the same file."""
     return configfile.read(path)
 
 
@@ -118,11 +122,11 @@ def cells(
     methods: Sequence[str] = (),
     winners: Mapping[tuple[str, str], Mapping[str, Any]] | None = None,
 ) -> Iterator[Cell]:
-    """The cells of ``board`` in the order they are run in: by data set, partition, seed, table, method. Beside a method
-    of one architecture stands the same with what tuning chose, where its grid has been run.
+    """The cells of ``board`` in the order in which they are run: by data set, partition, seed, table, method. A method
+    of one architecture is followed by the same with the keys that tuning chose, if its grid has been run.
 
     Args:
-        methods: only these; none: all.
+        methods: only these; none given: all.
         winners: (data set, method) -> the keys that tuning chose.
     """
     chosen = {} if winners is None else winners
@@ -143,8 +147,9 @@ def cells(
 
 
 def other(cell: Cell, best: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of ``best`` whose values are not what the cell has anyway, so that a grid that confirms a default asks
-    for no other run."""
+    """The keys of ``best`` whose values change the cell. A grid that confirms a default therefore needs no other
+    run.
+    """
     found: dict[str, Any] = {}
     for key, value in best.items():
         now = replace(cell, keys={**cell.keys, **found})
@@ -157,7 +162,7 @@ def other(cell: Cell, best: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record(cell: Cell, folder: Path, config: RunConfig) -> Record:
-    """The row of the run in ``folder``, complete or diverged; a diverged one has no accuracies."""
+    """The row of the run in ``folder``, which is complete or diverged; a diverged one has no accuracies."""
     made = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     found: Record = dict.fromkeys(SCHEMA.names)
@@ -179,7 +184,7 @@ def record(cell: Cell, folder: Path, config: RunConfig) -> Record:
 
 
 def _by_encoder(accuracy: Mapping[str, Any], config: RunConfig) -> dict[str, dict[str, float]]:
-    """Architecture -> measure -> accuracy: the mean over the clients that have it, or a student's."""
+    """Architecture -> measure -> accuracy: the mean over the clients that have it, or that of a student."""
     found: dict[str, dict[str, list[float]]] = {}
     student = getattr(config.method, "student", None) or config.clients.encoder(0)
     for measure in MEASURES:
@@ -193,17 +198,18 @@ def _by_encoder(accuracy: Mapping[str, Any], config: RunConfig) -> dict[str, dic
 
 
 def here() -> str:
-    """This machine, as rows name it, where clients train on the CPU."""
+    """The name that rows give this machine if clients train on the CPU."""
     return machine(host())
 
 
 def machine(host: Mapping[str, Any], device: str = "cpu") -> str:
-    """What a run's bits depend on: processor, the instructions that torch uses, and the GPU where one trained."""
+    """What a run's bits depend on: the processor, the instructions that torch uses, and the GPU if one trained."""
     found = f"{host['cpu']}, {host['cpu_capability']}, {host['cores']} cores"
     return found if device == "cpu" else f"{found}; {device}"
 
 
 def _measured(run: OneRun, row: Row) -> Record:
+    """The fields of a row that come from the run's last values, its costs and the values before training."""
     values, before = run.values, run.untrained
     return {
         "linear": values.get("linear"), "knn": values.get("knn"), "fewshot": values.get("fewshot"),
@@ -220,7 +226,7 @@ def _measured(run: OneRun, row: Row) -> Record:
 
 
 def _early(run: OneRun) -> Record:
-    """Loss after a tenth of the rounds; what features looked like in the first evaluated round from then on."""
+    """Loss after a tenth of the rounds, and what describes features in the first evaluated round from then on."""
     wanted = max(1, math.ceil(EARLY * run.rounds))
     metrics = read_metrics(run.folder).to_pylist()
 
@@ -242,7 +248,7 @@ def _early(run: OneRun) -> Record:
 
 
 def _labels(folder: Path) -> Record:
-    """What a later evaluation added to the run folder: accuracy after fine-tuning with 1% of the labels."""
+    """The fields that a later evaluation added to the run folder: accuracy after fine-tuning with 1% of the labels."""
     path = folder / "evaluation.json"
     if not path.is_file():
         return {}
@@ -259,7 +265,7 @@ def _labels(folder: Path) -> Record:
 
 
 def read(path: Path = RESULTS) -> list[Record]:
-    """All rows; none where there is no file yet."""
+    """All rows; none if the file does not exist yet."""
     rows: list[Record] = pq.read_table(path, schema=SCHEMA).to_pylist() if path.exists() else []
     return rows
 
@@ -271,7 +277,7 @@ def load_board(path: Path = BOARD) -> dict[str, Any]:
 
 
 def results_of(board: Path) -> Path:
-    """Where the rows of a board are kept."""
+    """The file with the rows of a board."""
     return RESULTS.with_stem(board.stem)
 
 
@@ -280,7 +286,7 @@ def address(row: Record) -> tuple[str, str, str, str, int]:
 
 
 def write(rows: Sequence[Record], path: Path = RESULTS) -> None:
-    """All rows, in the order of their addresses; a reader never sees half of them."""
+    """Write all rows, in the order of their addresses; a reader never sees half of them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     pq.write_table(pa.Table.from_pylist(sorted(rows, key=address), SCHEMA), draft, compression="zstd")
@@ -288,5 +294,5 @@ def write(rows: Sequence[Record], path: Path = RESULTS) -> None:
 
 
 def put(row: Record, path: Path = RESULTS) -> None:
-    """The row in place of the one of the same data set, partition, table, method and seed."""
+    """Write a row in place of the one with the same data set, partition, table, method and seed."""
     write([other for other in read(path) if address(other) != address(row)] + [row], path)

@@ -1,4 +1,4 @@
-"""The leaderboard in Markdown, made from its rows alone: what no row says is shown as not run yet."""
+"""The leaderboard in Markdown, made only from its rows: values that no row has are shown as not run yet."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ COLUMNS = (
     "virtual s to 90%", "epsilon", "kNN over {}", "linear over {}", "few-shot over {}", "rank", "minutes",
 )  # fmt: skip
 NOTHING = ("", "-", NOT_RUN)  # cells without a value
-LABELS = "semi_1"  # shown where every run of a table has it
+LABELS = "semi_1"  # a column that is shown if every run of a table has it
 
 
 def megabytes(runs: Sequence[Record]) -> str:
-    """MB per round: the mean alone, because seeds hardly differ."""
+    """MB per round, as the mean only, because seeds hardly differ."""
     known = [row["bytes_per_round"] for row in runs]
     return "-" if None in known else f"{1e-6 * fmean(known):.2f}"
 
 
 def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> list[str]:
+    """The row of one method."""
     runs = complete(seeds)
     if not runs:
         status = ", ".join(sorted({row["status"] for row in seeds.values()})) or NOT_RUN
@@ -56,8 +57,9 @@ def _cells(method: str, seeds: Seeds, reference: Seeds, rank: float | None) -> l
 
 
 def _before(methods: Mapping[str, Seeds], compared: str) -> list[str]:
-    """The untrained encoder: of every seed, as the run of the method that others are compared with measured it, or the
-    first that there is."""
+    """The row of the untrained encoder. For every seed it is as measured in the run of the method with which others are
+    compared, or else in the first run of that seed.
+    """
     first: Seeds = {}
     for method in sorted(methods, key=lambda name: name != compared):
         for row in complete(methods[method]):
@@ -72,7 +74,9 @@ def _before(methods: Mapping[str, Seeds], compared: str) -> list[str]:
 
 
 def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition: str, kind: str) -> str:
-    """One table: the best by kNN over the reference first, then references, then what has not run."""
+    """One table: methods by their kNN relative to the reference, the best first; then references; then what has not
+    run.
+    """
     methods = of_table(rows, data, partition, kind)
     named = board["mixed"]["methods"] if kind == MIXED else board["methods"]
     compared = COMPARED[kind]
@@ -90,8 +94,9 @@ def table(rows: Sequence[Record], board: Mapping[str, Any], data: str, partition
 
 
 def _with_values(body: Sequence[Sequence[str]]) -> list[int]:
-    """The columns to show: the first three, which say what has not run, and of the others those in which some row has a
-    value and none was left to be measured."""
+    """The columns to show: the first three, which say what has not run; and those others in which some row has a value
+    and no value is still to be measured.
+    """
     columns = {at: [row[at] for row in body] for at in range(len(COLUMNS))}
     return [
         at
@@ -104,7 +109,7 @@ def _with_values(body: Sequence[Sequence[str]]) -> list[int]:
 
 
 def made_at(methods: Mapping[str, Seeds]) -> str:
-    """How many runs a table has, and their commits."""
+    """The number of a table's runs, and their commits."""
     runs = [row for seeds in methods.values() for row in seeds.values()]
     commits, dirty = sorted({row["commit"] for row in runs}), sum(row["changed"] for row in runs)
     text = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, made at {', '.join(commits)}"

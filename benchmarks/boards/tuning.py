@@ -1,7 +1,8 @@
-"""The small grid that every method of the leaderboard is tuned by: its runs, and what they chose.
+"""The small grid with which every method of the leaderboard is tuned: its runs, and the values that they chose.
 
-Keys are tuned one after the other, each over the winners of the ones before, on one seed that is not in the table, so
-on a split and held-out images that are not in it. A value wins by accuracy on held-out training images.
+Keys are tuned one after the other, each with the winners of the ones before. They are tuned on one seed that is not in
+the tables, and therefore on other splits and held-out images. The value with the highest accuracy on held-out training
+images wins.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Line = dict[str, Any]
 
 
 def line_of(cell: Cell, key: str, row: Record, measure: str) -> Line:
-    """What a run of the grid came to; ``score``, by which values are chosen, is None where it diverged."""
+    """The results of a run of the grid. ``score``, by which values are chosen, is None if it diverged."""
     return {
         "data": cell.data, "partition": cell.partition, "method": cell.method, "seed": cell.seed, "key": key,
         "value": cell.keys[key], "keys": dict(cell.keys), "score": row[f"select_{measure}"], "measure": measure,
@@ -30,7 +31,7 @@ def line_of(cell: Cell, key: str, row: Record, measure: str) -> Line:
 
 
 def known(key: str, cell: Cell, lines: Sequence[Line]) -> Line | None:
-    """The line of a value that asks for a run which is there under another key, as where it is the default."""
+    """The line of a value whose run exists already under another key, for example because the value is the default."""
     wanted = cell.built(NOWHERE)
     for line in lines:
         same = (line["data"], line["method"]) == (cell.data, cell.method)
@@ -40,13 +41,15 @@ def known(key: str, cell: Cell, lines: Sequence[Line]) -> Line | None:
 
 
 def grid(board: Mapping[str, Any], method: str) -> dict[str, Sequence[Any]]:
-    """Key -> values, in the order in which keys are tuned."""
+    """Key -> values, in the order in which the keys are tuned."""
     tuning = board["tuning"]
     return {**tuning["all"], **tuning["methods"].get(method, {})}
 
 
 def chosen(lines: Sequence[Line], data: str, method: str) -> dict[str, Any]:
-    """Key -> the value with the highest score; of equal ones the first that was run. Runs without a score never win."""
+    """Key -> the value with the highest score; if scores are equal, the first that was run. Runs without a score never
+    win.
+    """
     best: dict[str, Line] = {}
     for line in lines:
         if (line["data"], line["method"]) != (data, method) or line["score"] is None:
@@ -57,7 +60,7 @@ def chosen(lines: Sequence[Line], data: str, method: str) -> dict[str, Any]:
 
 
 def winners(lines: Sequence[Line], board: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """(data set, method) -> the keys that its grid chose, of grids that have been run to their end."""
+    """(data set, method) -> the keys that its grid chose, for grids whose runs are all done."""
     found = {}
     for data, method in sorted({(line["data"], line["method"]) for line in lines}):
         run = {
@@ -72,7 +75,9 @@ def winners(lines: Sequence[Line], board: Mapping[str, Any]) -> dict[tuple[str, 
 
 
 def settings(lines: Sequence[Line], board: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """(data set, method) -> the keys that a tuned cell has: what the grid of the set that the board names chose."""
+    """(data set, method) -> the keys of a tuned cell: those that the grid chose on the data set that the board
+    names.
+    """
     found = winners(lines, board)
     return {
         (data, method): keys
@@ -83,12 +88,14 @@ def settings(lines: Sequence[Line], board: Mapping[str, Any]) -> dict[tuple[str,
 
 
 def with_grids(board: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
-    """Of these data sets those whose grids choose settings."""
+    """Those of the data sets whose grids choose settings."""
     return [name for name in sets if name in board["tuning"]["chosen_on"].values()]
 
 
 def tuned_cells(board: Mapping[str, Any], data: str, method: str, lines: Sequence[Line]) -> Iterator[tuple[str, Cell]]:
-    """(key, cell) of the first key of a method's grid that has values without a run; none where all have been run."""
+    """(key, cell) for the values without a run of the first key of a method's grid that has any; none if all have been
+    run.
+    """
     tuning, own = board["tuning"], board["methods"][method]
     known = {
         (line["key"], json.dumps(line["value"])) for line in lines if (line["data"], line["method"]) == (data, method)

@@ -1,4 +1,4 @@
-"""What tuning came to: the grids of the leaderboard's methods with their winners, and what these gained."""
+"""The results of tuning: the grids of the leaderboard's methods with their winners, and what these gained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from boards.rows import MEASURES, ONE, TUNED, Record
 
 
 def tuning(lines: Sequence[Mapping[str, Any]], chosen: Callable[[str, str], Mapping[str, Any]]) -> str:
-    """The grids and their winners; ``chosen`` is (data set, method) -> winning keys."""
+    """The grids and their winners. ``chosen``: (data set, method) -> winning keys."""
     if not lines:
         return f"The grids of `benchmarks/leaderboard.yaml` are {NOT_RUN}."
     rows = ["| data | method | key | values: accuracy on held-out images | winner |", "|---|---|---|---|---|"]
@@ -33,13 +33,15 @@ def tuning(lines: Sequence[Mapping[str, Any]], chosen: Callable[[str, str], Mapp
 
 
 def at_edge(winner: object, values: Sequence[object]) -> bool:
-    """Whether numbers beyond the grid may be better still: the smallest or largest of three or more has won."""
+    """Whether numbers beyond the grid may be better still: the smallest or largest of at least three won."""
     numbers = [value for value in values if isinstance(value, int | float)]
     return len(numbers) > 2 and winner in (min(numbers), max(numbers))
 
 
 def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
-    """What tuning changed on the tables' seeds, none of which it saw: the paired difference to the same at defaults."""
+    """What tuning changed on the tables' seeds, none of which it used: the paired difference to the same method's
+    defaults.
+    """
     heads = ("table", "method", "chosen", "seeds", "kNN", *(f"{words} over defaults" for words in MEASURES.values()))
     lines = head(heads)
     for data in board["data"]:
@@ -62,6 +64,8 @@ def gained(rows: Sequence[Record], board: Mapping[str, Any]) -> str:
 
 
 def _changed(row: Record, before: Seeds) -> str:
-    """The keys of a tuned row that the same method's row at its defaults has otherwise, or not at all."""
+    """The keys of a tuned row whose values differ from those in the same method's row at its defaults, or are missing
+    there.
+    """
     keys, own = (json.loads(each["keys"]) for each in (row, before.get(row["seed"], row)))
     return ", ".join(f"`{key}={json.dumps(value)}`" for key, value in keys.items() if own.get(key) != value)

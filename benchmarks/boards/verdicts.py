@@ -1,4 +1,4 @@
-"""What the leaderboard tells apart, at a glance: a sign per method and protocol, over both data sets and of each."""
+"""What the leaderboard tells apart, at a glance: a sign per method and protocol, over all data sets and for each."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ HOLM = "†"
 
 
 def verdicts(rows: Sequence[Record], board: Mapping[str, Any], table: str = ONE) -> str:
-    """A row per ranked method, the best by kNN first: what is told apart from the reference, over all data sets and of
-    each, and from training alone. Tables of one data set have no columns by data set.
+    """A row per ranked method, the best by kNN first: how it compares with the reference, over all data sets and for
+    each, and with training alone. Tables of one data set have no columns by data set.
     """
     ranked = [method for method in board["methods"] if method not in board["references"]]
     found = {reference: differences(rows, board, reference, table) for reference in (REFERENCE, LOCAL)}
@@ -75,9 +75,9 @@ def _sign(
     holm: set[tuple[str, str]] | None = None,
     odd: Mapping[tuple[str, str], bool] | None = None,
 ) -> str:
-    """The sign of one method by one protocol; a dash where clusters are too few or the method is the reference.
+    """The sign of one method by one protocol; a dash if there are too few clusters or the method is the reference.
 
-    ``odd``: where data sets differ, and whether in their sign.
+    ``odd``: the (measure, method) for which data sets differ, and whether their signs do.
     """
     one = found[measure].get(method)
     if one is None:

@@ -38,8 +38,9 @@ from rayfed_ssl.data.readers.parquet.hub import hub_folder
 from rayfed_ssl.data.readers.parquet.source import class_names, image_column, read_labels, read_split_cells
 from rayfed_ssl.data.readers.split_column import splits_of
 from rayfed_ssl.data.readers.split_names import split_of_file
-from rayfed_ssl.data.readers.tables.source import named_column, open_tables
-from rayfed_ssl.data.readers.tables.source import read_beside as read_cells
+from rayfed_ssl.data.readers.tables.beside import read_beside as read_cells
+from rayfed_ssl.data.readers.tables.columns import named_column
+from rayfed_ssl.data.readers.tables.source import open_tables
 from rayfed_ssl.data.sources import SOURCES, SourceConfig, existing
 
 ID = "id"
@@ -163,7 +164,7 @@ def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None)
     split = config.columns.split
     columns = config.columns.model_copy(update={"client": None, "group": None, "split": None})  # every row is wanted
     tables, notes = open_tables(path, key, columns, config.test_split if split is None else None)
-    beside = read_cells(tables, columns, key)
+    beside = read_cells({split: named.table for split, named in tables.items()}, columns, key)
     for table in (named.table for named in tables.values()):
         if id_column is not None and table.names.count(id_column) != 1:
             has = printable(", ".join(table.names))

@@ -18,7 +18,7 @@ from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.corruptions import CORRUPTIONS, Pixels
-from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import Dataset, Listing, Payload
 from rayfed_ssl.data.partition_base import Partition
 from rayfed_ssl.data.pixels.store import FORMAT, cached, default_cache

@@ -21,15 +21,16 @@ import numpy as np
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges, as_lists
-from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import Dataset, Listing, Scaling, Source, are_bands
 from rayfed_ssl.data.pixels.cache_names import add_files, left_out, root_of
 from rayfed_ssl.data.pixels.copies import kept_copies
 from rayfed_ssl.data.pixels.digests import kept_digests
 from rayfed_ssl.data.pixels.notes import scaled
 from rayfed_ssl.data.pixels.percentiles import kept_range
-from rayfed_ssl.data.pixels.store import FORMAT, NOTICED, Stored, Undecodable, cached, default_cache
+from rayfed_ssl.data.pixels.store import FORMAT, Stored, Undecodable, cached, default_cache
 from rayfed_ssl.data.pixels.stored_notes import near_copy_notes, pixel_notes
+from rayfed_ssl.data.pixels.traits import NOTICED
 from rayfed_ssl.data.readers.listing_checks import in_order, refuse_empty, sound
 from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES, SourceConfig

@@ -25,7 +25,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding.bit_depth import Range, Ranges, allowed_instead, as_lists, in_pairs
-from rayfed_ssl.data.decoding.decode import MOST_PIXELS
+from rayfed_ssl.data.decoding.form import MOST_PIXELS
 from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.data.images import MOST_BANDS, Source, are_bands
 from rayfed_ssl.data.readers.arrays.source import arrays_source

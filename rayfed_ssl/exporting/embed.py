@@ -34,12 +34,12 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.catalogue import Catalogue, catalogued, of_parquet
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES
-from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.threads import decoded_blocks
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.pixels.copies import of_one_colour
 from rayfed_ssl.data.pixels.notes import of_table
-from rayfed_ssl.data.pixels.store import Traits
+from rayfed_ssl.data.pixels.traits import Traits
 from rayfed_ssl.data.readers.folders.images import has_client_folders
 from rayfed_ssl.data.sources import SourceConfig, in_channels, with_bands
 from rayfed_ssl.exporting.encoders import RunEncoder

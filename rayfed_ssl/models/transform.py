@@ -34,7 +34,8 @@ from rayfed_ssl.data.decoding.bit_depth import (
     as_lists,
     is_one,
 )
-from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.decode import decode, decode_opened
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.data.images import BadImage, are_bands
 from rayfed_ssl.data.recipes import Recipe, per_channel

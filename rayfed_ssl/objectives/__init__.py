@@ -1,4 +1,4 @@
-"""Local losses by name: one file each, mathematics in free functions, coefficients in a small object."""
+"""Local losses by name: each file has its mathematics in free functions and its coefficients in a small object."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ from rayfed_ssl.objectives.base import Batch, Objective, ObjectiveConfig, Step, 
 
 
 def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
-    """As :func:`rayfed_ssl.base.sphere.alignment`, in float32 at least: z_a, z_b (B, D) -> ()."""
+    """:func:`rayfed_ssl.base.sphere.alignment` in float32 or wider: z_a, z_b (B, D) -> ()."""
     return sphere.alignment(full_precision(z_a), full_precision(z_b))
 
 
 def uniformity(z: Tensor, t: float) -> Tensor:
-    """As :func:`rayfed_ssl.base.sphere.uniformity`, in float32 at least: z (B, D) -> ()."""
+    """:func:`rayfed_ssl.base.sphere.uniformity` in float32 or wider: z (B, D) -> ()."""
     z = full_precision(z)
     with no_autocast(z):
         return sphere.uniformity(z, t)

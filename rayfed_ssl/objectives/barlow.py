@@ -1,4 +1,4 @@
-"""Barlow Twins: the cross-correlation of two views' projections is drawn to the identity (Zbontar et al. 2021).
+"""Barlow Twins: draws the cross-correlation of two views' projections to the identity (Zbontar et al. 2021).
 
 Shape legend: B batch, D embedding.
 """
@@ -51,7 +51,7 @@ class BarlowConfig(ObjectiveConfig):
 class Barlow(Objective):
     """Views go through the network one by one, each with its own BatchNorm statistics, as in the authors' code.
 
-    The estimate of C is noisy where the batch is much smaller than D.
+    The estimate of C is noisy if the batch is much smaller than D.
     """
 
     config: BarlowConfig

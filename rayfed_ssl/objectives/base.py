@@ -1,7 +1,7 @@
-"""What the local epoch loop needs to know about an objective: its heads, its views, and one step.
+"""The interface between an objective and the local epoch loop: the heads and views that it needs, and one step.
 
-An objective holds coefficients only; weights, target networks, memories and optimisers belong to the client. Nothing in
-``step`` waits for the device.
+An objective holds coefficients only. Weights, target networks, memories and optimisers belong to the client. ``step``
+must not wait for the device.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from rayfed_ssl.models.network import Network, in_order
 
 T = TypeVar("T")
 TargetRule = Literal["local", "reset", "averaged"]
-"""``local``: it stays the client's own; ``reset``: it starts each round as a copy of the network; ``averaged``: it
-travels and is averaged like the weights.
+"""What happens to a momentum target when weights are downloaded. ``local``: it stays the client's own. ``reset``: it
+starts each round as a copy of the network. ``averaged``: it is sent and averaged like the weights.
 """
 
 
 class ObjectiveConfig(Block):
-    """Base of every ``objective:`` block. A subclass gives ``name`` its one value as the default."""
+    """Base of every ``objective:`` block. A subclass gives ``name`` a default, the only value it may have."""
 
     name: str
     """The local loss."""
 
     @property
     def momentum_target(self) -> TargetRule | None:
-        """What becomes of the momentum target, a copy of the network that the client passes to ``step``, when weights
-        are downloaded; None: the objective needs none.
+        """The rule for the momentum target, a copy of the network that the client passes to ``step``; None if the
+        objective needs no such target.
         """
         return None
 
@@ -43,12 +43,12 @@ Views = tuple[Tensor, ...]  # one tensor per view of a batch
 
 
 class Step(NamedTuple):
-    """One step's loss, a scalar that is a mean over the batch, and what it was computed from, still attached to the
-    graph, so that plug-ins can add terms on it.
+    """The loss of one step, a scalar that is a mean over the batch, and the tensors it was computed from. These are
+    still attached to the graph, so that plug-ins can add terms to the loss.
 
     ``projections`` has one (B, D) tensor per view; it is empty for objectives without a projector. ``features`` has
-    what the encoder made of each of the same views, (B, H): of no other images that the loss also reads (rotation: of
-    each turn; mae: of the patches shown). A plug-in that needs features refuses a step that gives none.
+    the encoder's output for each of these views, (B, H), and for no other images that the loss reads as well (rotation:
+    one per turn; mae: those of the patches shown). A plug-in that needs features refuses a step without them.
     """
 
     loss: Tensor
@@ -57,14 +57,14 @@ class Step(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Each view of a batch on its way through a network."""
+    """The features and the projections of each view of a batch."""
 
     features: Views  # (B, H) each
     projections: Views  # (B, D) each
 
 
 def encoded(network: Network, views: Views) -> Encoded:
-    """The views go through the network one after the other, each with its own BatchNorm statistics."""
+    """Pass the views through the network one after the other, each with its own BatchNorm statistics."""
     features, projections = [], []
     for view in views:
         features.append(network.represent(view))
@@ -73,17 +73,17 @@ def encoded(network: Network, views: Views) -> Encoded:
 
 
 def encoded_together(network: Network, views: Views) -> Encoded:
-    """The views go through the network in one forward pass, so BatchNorm sees the statistics of all."""
+    """Pass the views through the network in one forward pass, so that they share BatchNorm statistics."""
     features = network.represent(torch.cat(views))
     return Encoded(features.chunk(len(views)), network.project_features(features).chunk(len(views)))
 
 
 @dataclass
 class Memory:
-    """What an objective knows beyond its batch. It belongs to one client and one operation; ``step`` may change it.
+    """What an objective keeps from step to step. It belongs to one client and one operation; ``step`` may change it.
 
     ``tensors`` are the objective's own, by name, such as a queue. They come from :meth:`Objective.remember`, or from
-    the client's last round where :attr:`Objective.keeps_memory`. ``draws`` is there where :attr:`Objective.draws`.
+    the client's last round if :attr:`Objective.keeps_memory`. ``draws`` is set if :attr:`Objective.draws`.
     """
 
     round: int = 1  # counted from 1
@@ -93,16 +93,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step reads: the views of a batch's images, and what the objective asked for beside them."""
+    """The input of one step: the views of a batch of images, and what else the objective asked for."""
 
     views: tuple[Tensor, ...]  # (B, C, H, W) each
-    labels: Tensor | None = None  # (B,), of a labelled objective
-    target: Network | None = None  # the momentum target, of an objective that needs one
-    memory: Memory | None = None  # of an objective that needs one
+    labels: Tensor | None = None  # (B,), for a labelled objective
+    target: Network | None = None  # the momentum target, for an objective that needs one
+    memory: Memory | None = None  # for an objective that needs one
 
 
 def needed(value: T | None, objective: str, what: str) -> T:
-    """``value``. Raises ValueError where the client passed none."""
+    """``value``. Raises ValueError if the client passed None."""
     if value is None:
         raise ValueError(f"{objective} needs {what}")
     return value
@@ -110,7 +110,7 @@ def needed(value: T | None, objective: str, what: str) -> T:
 
 @dataclass(frozen=True)
 class Objective:
-    """A local loss and a row of the table of objectives: the class says what it needs, an instance has coefficients."""
+    """A local loss. The class says what the loss needs; an instance holds its coefficients."""
 
     config: ObjectiveConfig  # a subclass narrows it to its own block
 
@@ -118,15 +118,15 @@ class Objective:
     """Its ``objective:`` block."""
 
     heads: ClassVar[frozenset[str]]
-    """The heads of the network it uses, besides the encoder."""
+    """The heads of the network that it uses, besides the encoder."""
 
     target_heads: ClassVar[frozenset[str]] = frozenset({"projector"})
-    """Those of its momentum target, where it has one: they start, last and travel as the target's encoder does. A
-    calibration layer comes with the projector.
+    """The heads of its momentum target, if it has one: they start, are kept and are sent as the target's encoder is.
+    A calibration layer comes with the projector.
     """
 
     batch_norm: ClassVar[Literal["none", "hidden", "all"]] = "none"
-    """In its heads, where a run does not say (``model.projector.batch_norm``)."""
+    """BatchNorm in its heads, unless a run sets ``model.projector.batch_norm``."""
 
     labelled: ClassVar[bool] = False
     """Whether it reads labels."""
@@ -135,17 +135,17 @@ class Objective:
     """Whether ``step`` needs a :class:`Memory`."""
 
     draws: ClassVar[bool] = False
-    """Whether ``step`` draws from its memory's generator. Such a step is never recorded as a CUDA graph."""
+    """Whether ``step`` draws from its memory's generator. Such a step is not recorded as a CUDA graph."""
 
     shows_patches: ClassVar[bool] = False
-    """Whether it shows the encoder some of an image's patches, and so needs a ``PatchEncoder``."""
+    """Whether it shows the encoder only some of an image's patches, and so needs a ``PatchEncoder``."""
 
     minimum_batch: ClassVar[int] = 2
-    """The smallest batch that can be trained. 2: BatchNorm has no variance over one row."""
+    """The smallest batch that can be trained. By default 2, because BatchNorm has no variance over one row."""
 
     by_features: ClassVar[bool] = False
-    """Whether ``step`` sees images only through ``network.represent``: then an audit looks at each view once and gives
-    ``step`` many batches of features in their place.
+    """Whether ``step`` reads images only through ``network.represent``. An audit then encodes each view once and passes
+    ``step`` many batches of features in place of images.
     """
 
     @property
@@ -155,11 +155,13 @@ class Objective:
 
     @property
     def keeps_memory(self) -> bool:
-        """Whether a client's memory lasts from round to round, in its state."""
+        """Whether a client's state keeps its memory from round to round."""
         return False
 
     def memory_dim(self, model: ModelConfig) -> int:
-        """How many values each row of its memory has beside a network of ``model``: by default a projection's."""
+        """The number of values in each row of its memory, for a network of ``model``: by default that of a
+        projection.
+        """
         return model.projection_dim
 
     def remember(self, dim: int, draws: torch.Generator) -> dict[str, Tensor]:
@@ -167,7 +169,7 @@ class Objective:
         return {}
 
     def memory_bytes(self, dim: int) -> int:
-        """Bytes of a full memory with rows of ``dim`` values."""
+        """The bytes of a full memory with rows of ``dim`` values."""
         return 0
 
     def step(self, network: Network, batch: Batch) -> Step:
@@ -175,11 +177,11 @@ class Objective:
         raise NotImplementedError
 
     def after_step(self, network: Network, target: Network | None = None) -> None:
-        """What follows every optimiser step, e.g. moving the target. By default nothing."""
+        """Called after every optimiser step, for example to move the target; by default it does nothing."""
 
 
 def target_modules(network: Network, heads: Set[str] = Objective.target_heads) -> list[nn.Module]:
-    """The modules that a momentum target follows: the encoder and those ``heads`` that the network has."""
+    """The modules that a momentum target follows: the encoder, and those of ``heads`` that the network has."""
     named = in_order({*heads, "calibration"} if "projector" in heads else heads)
     return [network.encoder, *(part for part in (getattr(network, name) for name in named) if part is not None)]
 
@@ -200,5 +202,5 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def no_autocast(z: Tensor) -> torch.autocast:
-    """Within this context matrix products on ``z``'s device keep their dtype: losses need float32 logits."""
+    """A context in which matrix products on ``z``'s device keep their dtype, because losses need float32 logits."""
     return torch.autocast(z.device.type, enabled=False)

@@ -1,4 +1,5 @@
-"""BYOL: predict a slowly moving copy's projection of one view from the other view (Grill et al. 2020).
+"""BYOL: predicts from one view the projection of the other view by a slowly moving copy of the network (Grill et al.
+2020).
 
 Shape legend: B batch, D embedding.
 """
@@ -67,7 +68,8 @@ class BYOLConfig(ObjectiveConfig):
 class BYOL(Objective):
     """Views go through both networks one after the other, each with its own BatchNorm statistics, as in BYOL's code.
 
-    The target is in the mode the client put it in; in training mode its forwards move its own BatchNorm statistics.
+    The target is in the mode that the client set. In training mode its forward passes move its own BatchNorm
+    statistics.
     """
 
     config: BYOLConfig

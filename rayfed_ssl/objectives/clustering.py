@@ -1,5 +1,5 @@
-"""Orchestra's local loss: a view should fall into the global clusters that the momentum target sees in the other one
-(Lubana et al. 2022).
+"""Orchestra's local loss: one view should be assigned to the global clusters to which the momentum target assigns the
+other view (Lubana et al. 2022).
 
 Shape legend: B batch, D embedding, G global centroids.
 """

@@ -1,4 +1,4 @@
-"""FedDecorr: dimensions of a representation should not be correlated (Shi et al. 2023).
+"""FedDecorr: penalises correlations between the dimensions of a representation (Shi et al. 2023).
 
 Shape legend: N rows of a batch, D dimensions.
 """
@@ -16,9 +16,10 @@ PAPER_BATCH = 64  # the batch at which both forms are equal
 def decorrelation(x: Tensor, *, batch_free: bool = False) -> Tensor:
     """``(N - 1)^2 / N`` times the mean squared correlation of different columns: x (N, D) -> ().
 
-    This is the authors' code: columns standardised by the unbiased variance, ``C = xhat^T xhat``, not divided by N; the
-    mean of the squares off the diagonal, over N. It grows with the batch. ``batch_free`` has the factor of batches of
-    64 instead, whatever N is (the paper's form up to a constant). One row gives 0.
+    This follows the authors' code: columns are standardised by the unbiased variance, ``C = xhat^T xhat`` is not
+    divided by N, and the mean of its squares off the diagonal is divided by N. The value grows with the batch.
+    ``batch_free`` takes the factor of batches of 64 instead, for any N (the paper's form up to a constant). One row
+    gives 0.
 
     Raises ValueError for D < 2.
     """

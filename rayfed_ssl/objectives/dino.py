@@ -1,4 +1,4 @@
-"""DINO: a momentum teacher's centred, sharpened scores of one view are the student's targets for the other view
+"""DINO: the student predicts, from one view, a momentum teacher's centred and sharpened scores of the other view
 (Caron et al. 2021, "Emerging properties in self-supervised vision transformers").
 
 Student and teacher each have K prototypes, trained, sent and averaged with the weights (K: ``model.prototypes``).
@@ -34,9 +34,9 @@ from rayfed_ssl.objectives.swav import swapped_prediction
 
 
 def prototype_scores(z: Tensor, prototypes: Tensor) -> Tensor:
-    """Cosines of z (B, D) with ``prototypes`` (K, D): (B, K). DINO's last layer on its normalised bottleneck.
+    """Cosines of z (B, D) with ``prototypes`` (K, D): (B, K). This is DINO's last layer on its normalised bottleneck.
 
-    Weight normalisation with the scale fixed at 1: gradients go through the lengths of both.
+    Weight normalisation with the scale fixed at 1: gradients flow through the lengths of both.
     """
     z, prototypes = F.normalize(full_precision(z), dim=1), F.normalize(full_precision(prototypes), dim=1)
     with no_autocast(z):
@@ -47,7 +47,7 @@ def prototype_scores(z: Tensor, prototypes: Tensor) -> Tensor:
 def teacher_probabilities(scores: Tensor, center: Tensor, temperature: float) -> Tensor:
     """softmax((scores - C) / T): scores (B, K), center C (K,) -> (B, K), constant.
 
-    Centring keeps one prototype from winning every image; a low temperature keeps scores from becoming all alike.
+    Centring keeps one prototype from winning for every image; a low temperature keeps scores from becoming equal.
     """
     return ((scores - center) / temperature).softmax(dim=1)
 
@@ -84,10 +84,11 @@ class DINOConfig(ObjectiveConfig):
 
 @dataclass(frozen=True)
 class DINO(Objective):
-    """Two views, one forward pass each through both networks. The center of a batch is that of the batches before it.
+    """Two views, one forward pass each through both networks. A batch is centred by the center of the batches before
+    it.
 
-    Differs: no small crops, so each view is seen by student and teacher; no schedules of decay, weight decay and
-    teacher temperature; the projector, the paper's bottleneck, has ReLU for GELU and is as small as the run's; K is
+    Differs: no small crops, so student and teacher see each view; no schedules of decay, weight decay and teacher
+    temperature; the projector, the paper's bottleneck, has ReLU instead of GELU and is as small as the run's; K is
     ``model.prototypes`` (the paper: 65536), whose first values are unit vectors uniform on the sphere.
     """
 

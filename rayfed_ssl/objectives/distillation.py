@@ -36,7 +36,7 @@ def ensemble_divergence(student: Tensor, teachers: Tensor, temperature: float = 
 
 
 def teacher_attention(q: Tensor, k: Tensor, w_q: Tensor, w_k: Tensor) -> Tensor:
-    """FedMKD: how much each teacher counts for each sample: q (B, H), k (N, B, H), w (H, H) -> (B, N), rows sum to 1.
+    """FedMKD: the weight of each teacher for each sample: q (B, H), k (N, B, H), w (H, H) -> (B, N), rows sum to 1.
 
     ``softmax_c <q W_q / sqrt(H), k_c W_k / sqrt(H)>``: both factors are scaled, so scores are divided by H.
     """

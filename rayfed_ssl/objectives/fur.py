@@ -14,10 +14,10 @@ from rayfed_ssl.objectives.base import full_precision, no_autocast, random_rows
 
 
 def log_map(base: Tensor, points: Tensor) -> Tensor:
-    """``Log_b(y)``: the tangent vector at b that leads to y, of the length of the arc: rows (..., D) -> (..., D).
+    """``Log_b(y)``: the tangent vector at b towards y, as long as the arc between them: rows (..., D) -> (..., D).
 
-    ``Log_b(y) = angle(b, y) u / ||u||`` with ``u = y - <b, y> b``; 0 for y = b. At y = -b every direction is as good,
-    and the result is 0. Base rows are of length 1; the length of y changes nothing.
+    ``Log_b(y) = angle(b, y) u / ||u||`` with ``u = y - <b, y> b``; 0 for y = b. At y = -b the direction is not defined,
+    and the result is 0. Rows of ``base`` have length 1; the length of y does not matter.
     """
     cosine = (base * points).sum(dim=-1, keepdim=True)
     u = points - cosine * base
@@ -39,14 +39,14 @@ def sliced_wasserstein(z: Tensor, targets: Tensor, base: Tensor, directions: Ten
 
 
 def sphere_uniformity(z: Tensor, tangent_spaces: int, directions: int, draws: torch.Generator) -> Tensor:
-    """Mean sliced Wasserstein distance of the directions of z's rows (B, D) from fresh uniform ones: ().
+    """Mean sliced Wasserstein distance between the directions of z's rows (B, D) and uniform ones: ().
 
-    Base points and B targets are uniform on the sphere, directions standard Gaussian, anew in each call, from
-    ``draws`` on z's device. The gradient flows through z alone.
+    Base points and B targets are uniform on the sphere, directions are standard Gaussian; each call draws all of them
+    anew from ``draws``, on z's device. Gradients flow through z only.
 
     Differs: the authors' code has B tangent spaces, sums over them and divides by 6; a weight w there is ``w B / 6``
-    here. Its arccos needs unit rows and it normalises z for SimCLR only; here lengths do not matter. Its paper speaks
-    of unbalanced optimal transport, of which the code has nothing.
+    here. Its arccos needs unit rows, but it normalises z for SimCLR only; here lengths do not matter. The paper speaks
+    of unbalanced optimal transport, which the code does not have.
     """
     z = full_precision(z)
     count, dim = z.shape

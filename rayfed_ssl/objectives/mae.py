@@ -1,4 +1,4 @@
-"""Masked autoencoding: reconstruct the pixels of patches that the encoder is not shown (He et al. 2022). For FedMAE.
+"""Masked autoencoding: reconstructs the pixels of patches that the encoder does not see (He et al. 2022). For FedMAE.
 
 Shape legend: B batch, N patches of an image, K of them shown, M = N - K masked, V pixel values of a patch.
 """
@@ -20,20 +20,22 @@ EPSILON = 1e-6  # added to a patch's variance
 
 
 def shown_count(count: int, ratio: float) -> int:
-    """K: how many of N = ``count`` >= 2 patches are shown where the share ``ratio`` is masked: floor(N (1 - ratio)), as
-    in the authors' code, but at least one and not all.
+    """K, the number of patches that are shown if the share ``ratio`` of N = ``count`` >= 2 is masked: floor(N (1 -
+    ratio)), as in the authors' code, but at least one and not all.
     """
     return min(max(int(count * (1 - ratio) + 1e-9), 1), count - 1)
 
 
 def random_orders(batch: int, count: int, draws: torch.Generator) -> Tensor:
-    """(B, N): an order of N = ``count`` patches for each image, all alike likely; on the device of ``draws``."""
+    """(B, N): a random order of N = ``count`` patches for each image, all equally likely, on the device of
+    ``draws``.
+    """
     return torch.rand(batch, count, generator=draws, device=draws.device).argsort(dim=1, stable=True)
 
 
 def standardised(rows: Tensor) -> Tensor:
-    """Each patch's values less their mean, over the root of their unbiased variance plus 1e-6: (B, M, V), V >= 2
-    (He et al. 2022, section 3, "reconstruction target"; the variance is the authors' code's).
+    """Each patch's values minus their mean, divided by the root of their unbiased variance plus 1e-6: (B, M, V), V >= 2
+    (He et al. 2022, section 3, "reconstruction target"; the variance is that of the authors' code).
     """
     variance, mean = torch.var_mean(rows, dim=-1, keepdim=True)  # over V - 1
     return (rows - mean) / (variance + EPSILON).sqrt()
@@ -52,9 +54,9 @@ class MAEConfig(ObjectiveConfig):
 
 @dataclass(frozen=True)
 class MAE(Objective):
-    """The encoder sees the patches that are shown, and nothing of the others, which the decoder reconstructs.
+    """The encoder sees the patches that are shown, and the decoder reconstructs the others.
 
-    Differs: the decoder predicts the masked patches alone, as the loss reads no others. There is no class token
+    Differs: the decoder predicts the masked patches only, because the loss reads no others. There is no class token
     (:class:`~rayfed_ssl.models.vit.VisionTransformer`). The features of a step are those of the patches shown.
     """
 

@@ -36,7 +36,7 @@ def queue_contrast(q: Tensor, k: Tensor, queue: Tensor, temperature: float) -> T
     """InfoNCE of queries q (B, D), each with its key in k (B, D) and the negatives of ``queue`` (K, D); mean over B.
 
     ``-log(exp(q k / T) / (exp(q k / T) + sum_j exp(q queue_j / T)))`` of normalised rows (He et al. 2020, eq. 1). The
-    other keys of the batch are no negatives. Keys and queue are constant.
+    other keys of the batch are not negatives. Keys and queue are constant.
     """
     q = F.normalize(full_precision(q), dim=1)
     k, queue = (F.normalize(full_precision(x.detach()), dim=1).to(q.dtype) for x in (k, queue))
@@ -47,7 +47,7 @@ def queue_contrast(q: Tensor, k: Tensor, queue: Tensor, temperature: float) -> T
 
 
 def enqueued(queue: Tensor, keys: Tensor) -> Tensor:
-    """The newest K of queue (K, D) and keys (n, D), the oldest first."""
+    """The newest K rows of queue (K, D) and keys (n, D), the oldest first."""
     return torch.cat([queue, keys.detach().to(queue.dtype)])[-len(queue) :]
 
 
@@ -71,11 +71,11 @@ class MoCoConfig(ObjectiveConfig):
 
 @dataclass(frozen=True)
 class MoCo(Objective):
-    """Both views are queries, the other one's key the positive; the loss is the sum of both directions (EasyFL).
+    """Both views are queries, each with the other view's key as its positive; the loss sums both directions (EasyFL).
 
-    Differs: the paper has one direction and shuffles BatchNorm's batches over GPUs; there is one device here. Its code
+    Differs: the paper has one direction and shuffles BatchNorm's batches over GPUs; here there is one device. Its code
     moves the key encoder before each forward; moving it after each optimiser step gives the same keys. Its queue has a
-    pointer where this one shifts: the rows are the same, and K need not be a multiple of 2B.
+    pointer, and this one shifts: the rows are the same, and K need not be a multiple of 2B.
     """
 
     config: MoCoConfig

@@ -1,4 +1,4 @@
-"""NNCLR: the nearest of earlier images' projections takes a view's place in InfoNCE (Dwibedi et al. 2021).
+"""NNCLR: InfoNCE in which the nearest of earlier images' projections takes the place of a view (Dwibedi et al. 2021).
 
 Shape legend: B batch, D embedding, K queue.
 """
@@ -31,9 +31,9 @@ from rayfed_ssl.objectives.simclr import info_nce
 
 @torch.no_grad()
 def nearest(z: Tensor, queue: Tensor) -> Tensor:
-    """NN(z, Q): for each row of z (B, D) the row of ``queue`` (K, D) with the largest cosine; (B, D), constant.
+    """NN(z, Q): for each row of z (B, D) the row of ``queue`` (K, D) with the largest cosine: (B, D), constant.
 
-    Of unit vectors it is the one at the smallest distance, too, which is how the paper says it.
+    For unit vectors this is also the row at the smallest distance, as the paper puts it.
     """
     z, queue = F.normalize(full_precision(z), dim=1), full_precision(queue)
     with no_autocast(z):
@@ -66,7 +66,8 @@ class NNCLRConfig(ObjectiveConfig):
 
 @dataclass(frozen=True)
 class NNCLR(Objective):
-    """Mean of both directions, as in Algorithm 1; view 1's projections enter the queue once neighbours are found.
+    """The mean of both directions, as in Algorithm 1. View 1's projections enter the queue after the neighbours are
+    found.
 
     Differs: the paper's text also adds each loss with the roles of neighbours and predictions exchanged, which its
     Algorithm 1 leaves out. Its heads have BatchNorm (here: ``model.projector.batch_norm``).

@@ -1,4 +1,4 @@
-"""FedX's relational loss: both views of an image should relate alike to random samples (Han et al. 2022).
+"""FedX's relational loss: both views of an image should have the same similarities to random samples (Han et al. 2022).
 
 Shape legend: B batch, R random samples, D embedding.
 """
@@ -21,13 +21,13 @@ def mean_target(a: Tensor, b: Tensor, temperature: float) -> Tensor:
 
 
 def relational(z_a: Tensor, z_b: Tensor, z_r: Tensor, temperature: float, target_temperature: float) -> Tensor:
-    """Both views should relate alike to random samples: z_a, z_b (B, D), z_r (R, D) -> ().
+    """The divergence of both views' similarities to random samples from their mean: z_a, z_b (B, D), z_r (R, D) -> ().
 
     ``(KL(m || s_a) + KL(m || s_b)) / 2``, where s is the softmax of a view's cosines with the random samples at
-    ``temperature`` and m is :func:`mean_target` at ``target_temperature``. As in the authors' code gradients flow
-    through m and z_r, too.
+    ``temperature`` and m is :func:`mean_target` at ``target_temperature``. As in the authors' code, gradients also flow
+    through m and z_r.
 
-    Differs: the code calls this Jensen-Shannon, which has KL(s || m).
+    Differs: the authors' code calls this Jensen-Shannon, which has KL(s || m).
     """
     a, b, r = (F.normalize(full_precision(z), dim=1) for z in (z_a, z_b, z_r))
     with no_autocast(a):

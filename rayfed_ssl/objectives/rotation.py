@@ -1,4 +1,4 @@
-"""Rotation prediction (Gidaris et al. 2018): which of four rotations was an image given? Used by FedPR.
+"""Rotation prediction (Gidaris et al. 2018): by which of four rotations was an image turned? Used by FedPR.
 
 Shape legend: B batch.
 """
@@ -23,11 +23,11 @@ def rotations(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def turned(images: Tensor, turns: Tensor) -> Tensor:
-    """Each of images (B, C, H, H) turned by so many quarters, ``turns`` (B,) in 0 .. 3."""
+    """Each of ``images`` (B, C, H, H) rotated by its number of quarter turns, ``turns`` (B,) in 0 .. 3."""
     side = images.shape[-1]
     pixel = torch.arange(side**2, device=images.device).reshape(side, side)
     source = torch.stack([torch.rot90(pixel, quarter).flatten() for quarter in range(4)])  # (4, H H)
-    chosen = source[turns][:, None].expand(-1, images.shape[1], -1)  # (B, C, H H): whose value each pixel gets
+    chosen = source[turns][:, None].expand(-1, images.shape[1], -1)  # (B, C, H H): the pixel whose value each gets
     return images.flatten(2).gather(2, chosen).reshape(images.shape)
 
 
@@ -37,7 +37,7 @@ class RotationConfig(ObjectiveConfig):
 
 @dataclass(frozen=True)
 class Rotation(Objective):
-    """Cross-entropy of the four-way rotation head on the encoder's features; every image in all four rotations.
+    """Cross-entropy of the four-way rotation head on the encoder's features, for every image in all four rotations.
 
     Differs: FedCA only names the FedPR baseline; Orchestra's code draws one random rotation per image.
     """

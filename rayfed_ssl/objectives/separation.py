@@ -51,9 +51,9 @@ def separation(z: Tensor, a: Tensor) -> Tensor:
 
 
 def projector_distillation(features: Tensor, projections: Tensor, temperature: float) -> Tensor:
-    """PD: ``KL(softmax(h / T) || softmax(f / T))``, mean over the batch: f, h (N, D) -> (). Both get gradients.
+    """PD: ``KL(softmax(h / T) || softmax(f / T))``, mean over the batch: f, h (N, D) -> (). Gradients flow into both.
 
-    Raises ValueError where features and projections differ in dimension.
+    Raises ValueError if features and projections differ in shape.
     """
     if features.shape != projections.shape:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""SimCLR: pull two views of an image together, push other images away.
+"""SimCLR: pulls two views of an image together and pushes other images away.
 
 Two losses go by this name. NT-Xent contrasts each of the 2B rows with the 2B - 1 others (Chen et al. 2020). The
 one-directional InfoNCE contrasts view 1 with the B views 2 (FLESD eq. 3) and, in FedCA, with a dictionary (eq. 4-8).

@@ -1,4 +1,4 @@
-"""SimSiam: BYOL without a target; the stop-gradient alone keeps it from collapsing (Chen and He 2021).
+"""SimSiam: BYOL without a target; only the stop-gradient keeps it from collapsing (Chen and He 2021).
 
 Shape legend: B batch, D embedding.
 """

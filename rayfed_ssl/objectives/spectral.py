@@ -80,7 +80,8 @@ class SpectralConfig(ObjectiveConfig):
 
 @dataclass(frozen=True)
 class Spectral(Objective):
-    """All views go through the network in one forward pass (FedSC's networks have no BatchNorm: no difference there).
+    """All views go through the network in one forward pass. FedSC's networks have no BatchNorm, so it makes no
+    difference there.
 
     FedAvg's local loss in FedAvg+SC; ``methods/fedsc.py`` adds what the others share. The projections returned are the
     clipped ones.

@@ -1,4 +1,4 @@
-"""Supervised cross-entropy: the labelled reference that self-supervised methods are compared with.
+"""Supervised cross-entropy: the reference with labels, with which self-supervised methods are compared.
 
 Shape legend: B batch.
 """

@@ -1,6 +1,6 @@
-"""SwAV: predict the cluster code of one view from the other view's scores (Caron et al. 2020).
+"""SwAV: predicts the cluster code of one view from the other view's scores (Caron et al. 2020).
 
-Prototypes are the rows of a head of the network; they are trained, travel and are averaged like other parameters.
+Prototypes are the rows of a head of the network; they are trained, sent and averaged like other parameters.
 
 Shape legend: B batch, D embedding, K prototypes, Q queue.
 """
@@ -31,14 +31,14 @@ from rayfed_ssl.objectives.base import (
 
 @torch.no_grad()
 def sinkhorn_codes(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """Soft assignments that use all prototypes alike: scores (B, K) -> (B, K), rows summing to 1; no gradient.
+    """Soft assignments that use all prototypes equally: scores (B, K) -> (B, K), rows summing to 1; no gradient.
 
     From ``exp(scores / epsilon)``, ``iterations`` times: each prototype's total becomes 1/K, then each sample's 1/B
-    (eq. 3-5). In logarithms, so that a small ``epsilon`` underflows nowhere.
+    (eq. 3-5). It works with logarithms, so that a small ``epsilon`` does not underflow.
     """
     log_q = full_precision(scores) / epsilon
     for _ in range(iterations):
-        log_q = F.log_softmax(log_q, dim=0)  # a prototype's total, up to the constant 1/K, which rows take out again
+        log_q = F.log_softmax(log_q, dim=0)  # totals of prototypes; the next line cancels the missing factor 1/K
         log_q = F.log_softmax(log_q, dim=1)
     return log_q.exp()
 
@@ -50,14 +50,14 @@ def code_prediction(codes: Tensor, scores: Tensor, temperature: float) -> Tensor
 
 
 def swapped_prediction(scores: tuple[Tensor, Tensor], codes: tuple[Tensor, Tensor], temperature: float) -> Tensor:
-    """Mean of both directions of the swapped problem: each view's code from the other one's scores (eq. 1)."""
+    """The mean of both directions of the swapped problem: each view's code from the other view's scores (eq. 1)."""
     (s_a, s_b), (q_a, q_b) = scores, codes
     return (code_prediction(q_a, s_b, temperature) + code_prediction(q_b, s_a, temperature)) / 2
 
 
 @torch.no_grad()
 def normalise_(prototypes: Tensor) -> None:
-    """Rows of ``prototypes`` (K, D) to length 1, in place."""
+    """Scale the rows of ``prototypes`` (K, D) to length 1, in place."""
     prototypes.copy_(F.normalize(prototypes, dim=1))
 
 
@@ -81,8 +81,8 @@ class SwAVConfig(ObjectiveConfig):
 class SwAV(Objective):
     """Two views, one forward pass each, so that each has its own BatchNorm statistics.
 
-    Prototypes are normalised before each forward, as in the authors' code, and after each step, so that what is sent is
-    normalised, too.
+    Prototypes are normalised before each forward pass, as in the authors' code, and after each step, so that those sent
+    are normalised as well.
 
     Differs: no small crops; the queue's rows count in the codes of their own view only, as in the paper.
     """
@@ -121,7 +121,7 @@ class SwAV(Objective):
         return Step(loss, projections, features)
 
     def codes(self, scores: Tensor, memory: Memory, name: str, prototypes: Tensor) -> Tensor:
-        """The codes of one view (B, K), balanced together with its queue where that is full."""
+        """The codes of one view (B, K), balanced together with its queue if that is full."""
         queue, batch = memory.tensors[name], scores
         if 0 < self.config.queue == len(queue):
             with no_autocast(queue):

@@ -1,4 +1,4 @@
-"""VICReg: invariance of two views, variance kept up, covariance kept down (Bardes et al. 2022).
+"""VICReg: keeps two views close, the variance of each dimension up and covariances down (Bardes et al. 2022).
 
 Shape legend: B batch, D embedding.
 """
@@ -44,7 +44,7 @@ def covariance(z: Tensor) -> Tensor:
 def vicreg(z_a: Tensor, z_b: Tensor, weights: tuple[float, float, float]) -> Tensor:
     """``lambda s(a, b) + mu (v(a) + v(b))/2 + nu (c(a) + c(b))``: z_a, z_b (B, D) -> ().
 
-    Differs: eq. 6 sums v over the views; the authors' code and this take its mean, half of that for equal mu.
+    Differs: eq. 6 sums v over the views; the authors' code takes the mean, as here, half as much for equal mu.
     """
     invariant, variant, covariant = weights
     spread = (variance(z_a) + variance(z_b)) / 2

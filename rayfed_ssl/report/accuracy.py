@@ -1,6 +1,6 @@
-"""Figures of accuracy: over rounds, bytes and virtual hours, and client by client; areas and indices over rounds.
+"""Figures of accuracy over rounds, bytes and virtual hours, and by client; figures of areas and indices over rounds.
 
-The untrained encoder is a dashed line, what raw pixels are worth by the same protocol a dotted one.
+A dashed line is the untrained encoder; a dotted line is the raw pixels, measured by the same protocol.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from rayfed_ssl.report.style import (
 from rayfed_ssl.report.verdict import began_with, clients_images
 
 LINES = 5  # the most protocols in one figure
-LONG = 14  # letters of a name, from which each has a line of its own in a legend
-NAMED = 40  # the most clients with a row of their own
+LONG = 14  # if a name has more letters, each name gets a line of its own in the legend
+NAMED = 40  # the most clients whose rows are labelled with their names
 HOUR_S = 3600.0
-Place = Callable[[int], float | None]  # round -> where on the x axis
-Rounds = dict[int, dict[int | None, float]]
+Place = Callable[[int], float | None]  # round -> its place on the x axis; None if it has none
+Rounds = dict[int, dict[int | None, float]]  # round -> client (None: global) -> value
 
 
 def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
@@ -57,6 +57,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
 
 
 def _shares(run: RunFolder, studio: Studio, measured: list[str]) -> Iterator[Drawing]:
+    """Figures of accuracies: over rounds, over bytes if any were sent, and over virtual hours if the run has them."""
     names = measured[:LINES]
     words = _words(run, names)
     yield studio.draw(
@@ -80,7 +81,7 @@ def _shares(run: RunFolder, studio: Studio, measured: list[str]) -> Iterator[Dra
 
 
 def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
-    """Each client's accuracy in the last evaluated round, beside what it began with."""
+    """Each client's accuracy in the last evaluated round, and before training."""
     for name in ordered(list(run.scores)):
         rounds = run.scores[name]
         trained = [t for t in rounds if t and None not in rounds[t]]
@@ -90,7 +91,7 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
         before = {client: value for client, value in rounds.get(0, {}).items() if client is not None}
         images = clients_images(run.summary, name)
         low, high = min(last, key=lambda c: last[c]), max(last, key=lambda c: last[c])
-        told = {c: shown(name, last[c]) + (f" of {how_many(images[c], 'image')}" if c in images else "") for c in last}
+        words = {c: shown(name, last[c]) + (f" of {how_many(images[c], 'image')}" if c in images else "") for c in last}
         caption = f"Filled: round {max(trained)}. Hollow: before training."
         if images:
             caption += f" Measured {images_each(images)}{'; right: how many' if len(last) <= NAMED else ''}."
@@ -99,8 +100,8 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
             partial(_dumbbells, measure=name, last=last, before=before, names=run.client_names, images=images),
             alt=(
                 f"{subject(name)} of {len(last)} clients in round {max(trained)}: mean "
-                f"{shown(name, fmean(last.values()))}, lowest {run.client(low)} with {told[low]}, highest "
-                f"{run.client(high)} with {told[high]}."
+                f"{shown(name, fmean(last.values()))}, lowest {run.client(low)} with {words[low]}, highest "
+                f"{run.client(high)} with {words[high]}."
             ),
             caption=caption,
             height=min(0.9 + 0.17 * min(len(last), NAMED), 5.0),
@@ -108,7 +109,7 @@ def per_client(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
 
 
 def _sent(run: RunFolder) -> tuple[Place, str]:
-    """Bytes until the end of a round in the unit that suits the last of them, and the axis' name."""
+    """Round -> all bytes until its end, in the unit that suits the last round, and the label of that axis."""
     total = max(run.sent.values())
     unit, name = next(((u, n) for u, n in UNITS if total >= u), (1.0, "bytes"))
 
@@ -119,17 +120,18 @@ def _sent(run: RunFolder) -> tuple[Place, str]:
 
 
 def _words(run: RunFolder, names: list[str]) -> str:
-    told = []
+    """The figure's lines in words: each measure before training and in the last round."""
+    sentences = []
     for name in names:
         means = _means(run.scores[name])
         first, last = means.get(0), means[max(means)]
         began = "" if first is None else f"from {shown(name, first)} with {began_with(run.summary)} "
-        told.append(f"{protocol_name(name)}: {began}to {shown(name, last)} in round {max(means)}.")
-    return " ".join(told)
+        sentences.append(f"{protocol_name(name)}: {began}to {shown(name, last)} in round {max(means)}.")
+    return " ".join(sentences)
 
 
 def _caption(run: RunFolder, measured: list[str]) -> str:
-    """What the lines are, of which there are ``LINES`` at most."""
+    """What the lines are. Only the first ``LINES`` of the measures are drawn."""
     names, text = measured[:LINES], f"Dashed: {began_with(run.summary)}."
     if any(PIXELS + name in run.scores for name in names):
         text += " Dotted: raw pixels."
@@ -141,11 +143,12 @@ def _caption(run: RunFolder, measured: list[str]) -> str:
 
 
 def _means(rounds: Rounds) -> dict[int, float]:
+    """Round -> the mean over clients."""
     return {t: fmean(values.values()) for t, values in sorted(rounds.items())}
 
 
 def _curves(figure: Figure, run: RunFolder, names: list[str], place: Place, label: str) -> None:
-    """``names`` are shares, all of them, or none is."""
+    """A curve for each of ``names``, which are all shares, or none of them is."""
     axes = figure.add_subplot()
     for number, name in enumerate(names):
         _curve(axes, name, run.scores[name], place, number)
@@ -159,6 +162,7 @@ def _curves(figure: Figure, run: RunFolder, names: list[str], place: Place, labe
 
 
 def _curve(axes: Axes, name: str, rounds: Rounds, place: Place, number: int) -> None:
+    """One measure over rounds: the mean, with the range of the clients' values, and a dashed line before training."""
     means, style, by = _means(rounds), series(number), scale(name)
     points = [(at, by * means[t], t) for t in means if (at := place(t)) is not None]
     if 0 in means:
@@ -184,6 +188,7 @@ def _dumbbells(
     names: dict[int, str],
     images: dict[int, int],
 ) -> None:
+    """A row for each client: hollow before training, filled after."""
     axes, by = figure.add_subplot(), scale(measure)
     named = len(last) <= NAMED
     clients = sorted(last) if named else sorted(last, key=lambda c: last[c])

@@ -1,4 +1,4 @@
-"""The report's tables of accuracy: each protocol beside the raw pixels and the untrained encoder."""
+"""The report's table of accuracies: each protocol with the raw pixels, the untrained encoder and the last round."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rayfed_ssl.report.verdict import clients_images, compared, mean, pairs, tes
 
 
 def accuracy_table(summary: Mapping[str, Any], caption: str, began: str, *, keys: bool = True) -> HtmlTable | None:
-    """A row for each accuracy of ``summary``, which is a run's, or as a run's is; None where it has none.
+    """A row for each accuracy of ``summary``, a run's or one of the same form; None if it has no accuracy.
 
     Args:
-        began: what the encoder is called before training.
-        keys: whether it is the summary of the folder, to whose keys cells point.
+        began: what the encoder before training is called.
+        keys: whether ``summary`` is the folder's own ``summary.json``, so that cells refer to its keys.
     """
     rows = [_row(summary, name, keys) for name in ordered(list(summary.get("accuracy") or {}))]
     head = ["protocol", "raw pixels", began, "last round", "difference [95 %]"]
@@ -27,7 +27,7 @@ def accuracy_table(summary: Mapping[str, Any], caption: str, began: str, *, keys
 
 
 def accuracy_cell(summary: Mapping[str, Any], block: str, protocol: str, keys: bool = True) -> Cell:
-    """An accuracy of the summary; of clients' values their mean, with the extremes."""
+    """One accuracy of the summary; if each client has one, their mean, with the smallest and the largest as a note."""
     value = (summary.get(block) or {}).get(protocol)
     average, note = mean(value), ""
     if isinstance(value, Mapping):
@@ -37,11 +37,12 @@ def accuracy_cell(summary: Mapping[str, Any], block: str, protocol: str, keys: b
 
 
 def _row(summary: Mapping[str, Any], name: str, keys: bool) -> list[Cell]:
+    """The cells of one protocol."""
     last, began, best = ((summary.get(block) or {}).get(name) for block in ("accuracy", "untrained", "best"))
-    found = compared(last, began, test_images(summary, name), pairs(summary, "untrained", name))
+    result = compared(last, began, test_images(summary, name), pairs(summary, "untrained", name))
     apart, chosen = Cell("–"), Cell("–")
-    if found is not None:
-        apart = Cell(change(name, found.mean), note=f"{found.kind or ''} {found.interval(name)}".strip())
+    if result is not None:
+        apart = Cell(change(name, result.mean), note=f"{result.kind or ''} {result.interval(name)}".strip())
     if isinstance(best, Mapping) and isinstance(best.get("value"), int | float):
         note = f"round {best.get('round')}, by {best.get('by', 'test labels')}"
         chosen = Cell(shown(name, best["value"]), best["value"], f"best/{name}/value", note)
@@ -50,7 +51,7 @@ def _row(summary: Mapping[str, Any], name: str, keys: bool) -> list[Cell]:
 
 
 def images_each(of: Mapping[int, int]) -> str:
-    """On how many of its own images each client was measured, in words; empty where that is not known."""
+    """On how many of its own images each client was measured, in words; "" if that is not known."""
     if not of:
         return ""
     low, high = min(of.values()), max(of.values())

@@ -1,4 +1,4 @@
-"""The report of a comparison: from ``comparison.json``, and the run folders it names, to the sections of a page."""
+"""The report of a comparison, made of ``comparison.json`` and the run folders that it names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Tile, write
 from rayfed_ssl.report.style import GRID, INK, MUTED, SERIES, Drawing, Studio, lines, logarithmic_from_zero
 
 FILE = "comparison.json"
-SPREAD = 20.0  # of bytes, from which on their axis is logarithmic
+SPREAD = 20.0  # if bytes differ by a larger factor, their axis is logarithmic
 CURVES = 8  # the most rows in one figure of curves
 HELD_OUT = "select/"
-FIRST_FEATURES = tuple(f"{DESCRIBED}{name}" for name in WORDS)  # in this order
+FIRST_FEATURES = tuple(f"{DESCRIBED}{name}" for name in WORDS)  # the columns of features that come first
 
 
 def report(folder: Path) -> Path:
@@ -74,14 +74,14 @@ def report(folder: Path) -> Path:
     ]
     tiles = []
     if isinstance(chosen := document.get("selection"), Mapping):
-        tiles, said = [_chosen(chosen)], printable(chosen.get("sentence"), 1000)
-        sections.insert(0, Section("selection", "Choice without test labels", notes=[said]))
+        tiles, sentence = [_chosen(chosen)], printable(chosen.get("sentence"), 1000)
+        sections.insert(0, Section("selection", "Choice without test labels", notes=[sentence]))
     sections.append(Section("notes", "Notes", notes=notes))
     return write(Page("Comparison", folder.resolve().name, facts, verdict(rows, scores), tiles, sections), folder)
 
 
 def _chosen(selection: Mapping[str, Any]) -> Tile:
-    """The row that ``--select`` chose."""
+    """A tile with the row that ``--select`` chose."""
     measure = str(selection.get("measure"))
     value = Cell(printable(selection.get("row") or "none", 60))
     if (mean := value_of(selection, "mean")) is not None:
@@ -94,13 +94,14 @@ def _chosen(selection: Mapping[str, Any]) -> Tile:
 def _measured(
     studio: Studio, rows: Sequence[Row], id: str, title: str, measures: Sequence[str], caption: str
 ) -> Section:
-    """A table with a column for each measure, and a figure for each."""
+    """A section with a table and figures: a column and a figure for each measure."""
     return Section(
         id, title, tables=_tables(rows, measures, caption), drawings=[_dots(studio, rows, m) for m in measures]
     )
 
 
 def _document(path: Path) -> dict[str, Any]:
+    """What ``comparison.json`` holds. Raises UserError if it is damaged."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         list(document["rows"])
@@ -110,52 +111,53 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _runs(folder: Path, row: Row, notes: list[str]) -> list[OneRun]:
-    """The row's runs, as far as their folders are where they were."""
-    found = []
+    """The row's runs whose folders can be read; a line of ``notes`` for each of the others."""
+    runs = []
     for seed in (row.get("seeds") or {}).values():
         try:
-            found.append(read_run(folder / str(seed["folder"])))
+            runs.append(read_run(folder / str(seed["folder"])))
         except (UserError, OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
             notes.append(f"{printable(row['row'], 60)}: a run has no curve ({in_one_line(error)})")
-    return found
+    return runs
 
 
 def _tables(rows: Sequence[Row], measures: Sequence[str], caption: str) -> list[HtmlTable]:
-    """One table with a column for each measure; none without one."""
+    """One table with a column for each measure; none if there are no measures."""
     body = []
     for place, row in enumerate(rows):
         cells = [Cell(printable(row["row"], 60))]
         for name in measures:
-            value, further = value_of(row, f"{name}.mean"), value_of(row, f"{name}.difference")
+            value, difference = value_of(row, f"{name}.mean"), value_of(row, f"{name}.difference")
             deviation = value_of(row, f"{name}.deviation")
             notes = [] if deviation is None else [f"± {change(name, deviation).removeprefix('+')}"]
-            if further is not None:
-                notes += _apart(row, name, further)
+            if difference is not None:
+                notes += _apart(row, name, difference)
             cells.append(Cell(shown(name, value), value, f"rows/{place}/{name}.mean", "\n".join(notes)))
         body.append(cells)
     apart = "difference to the first row [95 % interval over seeds; none of one seed]"
     counted = {WHAT[drawn(name)]: drawn(name) for name in measures if _known(rows, f"{name}.{WHAT[drawn(name)]}_low")}
     if counted:
         apart += f", and the interval that counts {listed(list(counted.values()))} too, by which it is judged"
-    told = f"{caption}: mean over seeds ± deviation, {apart}"
-    return [HtmlTable(told, ["", *(measure_name(name) for name in measures)], body)] if measures else []
+    text = f"{caption}: mean over seeds ± deviation, {apart}"
+    return [HtmlTable(text, ["", *(measure_name(name) for name in measures)], body)] if measures else []
 
 
 def _known(rows: Sequence[Row], key: str) -> bool:
+    """Whether any row has a number under ``key``."""
     return any(value_of(row, key) is not None for row in rows)
 
 
-def _apart(row: Row, name: str, further: float) -> list[str]:
-    """The difference with its interval over seeds, the interval with images or clients, and what the difference
-    is called where the last of them contains zero.
+def _apart(row: Row, name: str, difference: float) -> list[str]:
+    """The lines below a value: the difference to the first row with its interval over seeds; the interval that also
+    counts images or clients; and the word for the difference if the last of these intervals contains zero.
     """
-    of = WHAT[drawn(name)]
-    seeds, counted = _interval(row, f"{name}."), _interval(row, f"{name}.{of}_")
-    lines, last = [change(name, further)], counted or seeds
+    what = WHAT[drawn(name)]
+    seeds, counted = _interval(row, f"{name}."), _interval(row, f"{name}.{what}_")
+    lines, last = [change(name, difference)], counted or seeds
     if seeds is not None:
         lines[0] += f" {within(name, *seeds)}"
     if counted is not None:
-        lines.append(f"{of} {within(name, *counted)}")
+        lines.append(f"{what} {within(name, *counted)}")
     if last is not None and (word := judged(*last, margin_of(name))) in ("level", APART):
         of_one = str(row.get(f"{name}.verdict_over", "")).endswith("of one seed")
         lines.append(f"{word}, one seed" if of_one else word)
@@ -163,17 +165,19 @@ def _apart(row: Row, name: str, further: float) -> list[str]:
 
 
 def _interval(row: Row, key: str) -> tuple[float, float] | None:
+    """A row's interval under a prefix of keys; None if it has none."""
     low, high = value_of(row, f"{key}low"), value_of(row, f"{key}high")
     return None if low is None or high is None else (low, high)
 
 
 def _promises(rows: Sequence[Row]) -> list[str]:
-    """What each row's epsilon is of."""
+    """A line for each row with an epsilon: what the epsilon covers."""
     known = [(row["row"], found.sentence) for row in rows if (found := guarantee(row)) is not None]
     return [f"{printable(name, 60)}: {sentence}." for name, sentence in known]
 
 
 def _costs(rows: Sequence[Row], scores: Sequence[str]) -> HtmlTable:
+    """The table of costs. A column stands in it if any row has a value."""
     main = scores[0] if scores else ""
     gain = f"90 % of {measure_name(main)} gain"
     goal = next((value for row in rows if (value := value_of(row, f"goal.{main}")) is not None), None)
@@ -185,39 +189,41 @@ def _costs(rows: Sequence[Row], scores: Sequence[str]) -> HtmlTable:
         f"hours to {common}": (f"virtual_hours_to_goal.{main}", number), "epsilon": ("epsilon", upper),
         "time of rounds": ("rounds_s", span),
     }  # fmt: skip
-    known = {head: of for head, of in columns.items() if any(value_of(row, of[0]) is not None for row in rows)}
+    shown_columns = {
+        head: column for head, column in columns.items() if any(value_of(row, column[0]) is not None for row in rows)
+    }
     body = []
     for place, row in enumerate(rows):
         cells = [Cell(printable(row["row"], 60))]
-        for key, written in known.values():
+        for key, written in shown_columns.values():
             value = value_of(row, key)
             words = _never(row, main) if key.endswith(f"_to_goal.{main}") else ""
             cells.append(Cell(words or written(value), value, f"rows/{place}/{key}"))
         body += [cells] if row.get("runs") else []
-    told = "What it cost: bytes of all clients, up and down"
+    text = "What it cost: bytes of all clients, up and down"
     if goal is not None:
         first = printable(rows[0]["row"], 60)
         began = next((row["row"] for row in rows if row["row"] in BEFORE_TRAINING), UNTRAINED)
-        told += f". {common} is 90 % of the way from the {began} to the last round of {first}, seed by seed"
-    return HtmlTable(told, ["", *known], body)
+        text += f". {common} is 90 % of the way from the {began} to the last round of {first}, seed by seed"
+    return HtmlTable(text, ["", *shown_columns], body)
 
 
 def _never(row: Row, main: str) -> str:
-    """How many of a row's runs did not reach the accuracy that all rows are asked for, in words."""
+    """How many of a row's runs did not reach the accuracy that all rows are asked for, in words; "" if all did."""
     seeds, arrived = (value_of(row, f"goal_{what}.{main}") for what in ("seeds", "reached"))
     return "" if seeds is None or arrived is None else never(int(seeds), int(arrived))
 
 
 def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list[HtmlTable]:
-    """The largest area of each row, where all runs were audited."""
+    """A table with each row's largest area under the curve of an attack; none unless all runs were audited."""
     audits = {row["row"]: [run.audited for run in runs[row["row"]]] for row in trained}
-    if not all(of and None not in of for of in audits.values()):
+    if not all(found and None not in found for found in audits.values()):
         return []
     body = []
-    for name, of in audits.items():
-        area = largest([audit for audit in of if audit is not None])
+    for name, found in audits.items():
+        area = largest([audit for audit in found if audit is not None])
         if area is None:
-            unread = any(audit is not None and audit.unaudited for audit in of)
+            unread = any(audit is not None and audit.unaudited for audit in found)
             why = "no attack reads what crossed" if unread else "nothing crossed"
             body.append([Cell(printable(name, 60)), Cell("–"), Cell(why)])
             continue
@@ -234,33 +240,33 @@ def _leaks(trained: Sequence[Row], runs: Mapping[str, Sequence[OneRun]]) -> list
 
 
 def _dots(studio: Studio, rows: Sequence[Row], name: str) -> Drawing:
-    """Every row's mean, and its seeds, in the order of the means; the baselines are level lines."""
+    """A figure with each row's mean and its seeds, sorted by the means; the baselines are vertical lines."""
     key, smaller = f"{name}.mean", name in SMALLER
     known = [row for row in rows if row.get("runs") and value_of(row, key) is not None]
     known.sort(key=lambda row: (value_of(row, key) or 0.0) * (1 if smaller else -1))
-    told = ", ".join(f"{printable(row['row'], 40)} {shown(name, value_of(row, key))}" for row in known)
-    base = {row["row"]: v for row in rows if not row.get("runs") and (v := value_of(row, key)) is not None}
+    listing = ", ".join(f"{printable(row['row'], 40)} {shown(name, value_of(row, key))}" for row in known)
+    baselines = {row["row"]: v for row in rows if not row.get("runs") and (v := value_of(row, key)) is not None}
     return studio.draw(
-        f"comparison_{name}", measure_name(name), lambda f: _paint_dots(f, known, name, base),
-        alt=f"{subject(name)} by row, the {'lowest' if smaller else 'highest'} first: {told}.",
-        caption=_dots_caption(known, name, base),
+        f"comparison_{name}", measure_name(name), lambda f: _paint_dots(f, known, name, baselines),
+        alt=f"{subject(name)} by row, the {'lowest' if smaller else 'highest'} first: {listing}.",
+        caption=_dots_caption(known, name, baselines),
         height=min(0.8 + 0.19 * len(known), 6.0),
     )  # fmt: skip
 
 
-def _dots_caption(known: Sequence[Row], name: str, base: Mapping[str, float]) -> str:
+def _dots_caption(known: Sequence[Row], name: str, baselines: Mapping[str, float]) -> str:
     """What the measure is, and what the marks mean that are drawn."""
-    said = [WORDS[feature][2]] if (feature := name.removeprefix(DESCRIBED)) in WORDS else []
-    said += ["Large: the mean; small: each seed."] if any(len(by_seed(row, name)) > 1 for row in known) else []
+    sentences = [WORDS[feature][2]] if (feature := name.removeprefix(DESCRIBED)) in WORDS else []
+    sentences += ["Large: the mean; small: each seed."] if any(len(by_seed(row, name)) > 1 for row in known) else []
     lines = {**{row: f"Dashed: the {row}." for row in BEFORE_TRAINING}, RAW_PIXELS: "Dotted: raw pixels."}
-    return " ".join(said + [line for label, line in lines.items() if label in base])
+    return " ".join(sentences + [line for label, line in lines.items() if label in baselines])
 
 
-def _paint_dots(figure: Figure, known: Sequence[Row], name: str, base: Mapping[str, float]) -> None:
+def _paint_dots(figure: Figure, known: Sequence[Row], name: str, baselines: Mapping[str, float]) -> None:
     axes, by = figure.add_subplot(), scale(name)
     for label, style in (*((row, (0, (4, 2))) for row in BEFORE_TRAINING), (RAW_PIXELS, ":")):
-        if label in base:
-            axes.axvline(by * base[label], color=MUTED, linestyle=style, linewidth=0.9)
+        if label in baselines:
+            axes.axvline(by * baselines[label], color=MUTED, linestyle=style, linewidth=0.9)
     for place, row in enumerate(known):
         seeds = list(by_seed(row, name).values())
         if len(seeds) > 1:
@@ -276,8 +282,8 @@ def _paint_dots(figure: Figure, known: Sequence[Row], name: str, base: Mapping[s
 def _curves(
     studio: Studio, trained: Sequence[Row], scores: Sequence[str], runs: Mapping[str, Sequence[OneRun]]
 ) -> list[Drawing]:
-    """Accuracy over rounds and over bytes of the rows with the highest means, means over seeds."""
-    found = []
+    """Accuracy over rounds and over bytes, as means over seeds, of the rows with the highest accuracies."""
+    drawings = []
     best = sorted(trained, key=lambda row: -(value_of(row, f"{scores[0]}.mean") or 0.0)) if scores else []
     for name in scores[:2]:
         names = [row["row"] for row in best if any(len(run.curves.get(name, {})) > 1 for run in runs[row["row"]])]
@@ -288,39 +294,41 @@ def _curves(
         sent = {printable(row, 20): _over(runs[row], name, 1e6) for row in best_names}
         few = f" The first {CURVES} of {len(names)} rows." if len(names) > CURVES else ""
         for key, what, label, values in (("rounds", "rounds", "round", over), ("bytes", "bytes", "MB", sent)):
-            drawn = [row for row, line in values.items() if line]
-            if drawn:
+            names_drawn = [row for row, line in values.items() if line]
+            if names_drawn:
                 drawing = studio.draw(
                     f"comparison_{name}_{key}",
                     f"{measure_name(name)} over {what}",
                     lambda f, v=values, x=label, y=measure: _paint_curves(f, v, x, y),  # type: ignore[misc]
-                    alt=f"{subject(name)} over {what} of {', '.join(drawn)}.",
+                    alt=f"{subject(name)} over {what} of {', '.join(names_drawn)}.",
                     caption=f"Means over seeds.{few}",
                     height=2.9,
                 )
-                found.append(drawing)
-    return found
+                drawings.append(drawing)
+    return drawings
 
 
 def _over(runs: Sequence[OneRun], name: str, unit: float | None) -> dict[float, float]:
-    """x -> mean over seeds, as on an axis, of the rounds that all runs evaluated; x: round, or bytes / unit."""
+    """x -> mean over seeds, in the axis' unit, for the rounds that all runs evaluated. x is the round if ``unit`` is
+    None, else the bytes until its end divided by ``unit``.
+    """
     common = set.intersection(*(set(run.curves.get(name, {})) for run in runs)) if runs else set()
-    points_: dict[float, float] = {}
+    means: dict[float, float] = {}
     for t in sorted(common):
-        mean = spread([run.curves[name][t] for run in runs])
+        value = spread([run.curves[name][t] for run in runs])
         sent = spread([float(run.bytes_until(t)) for run in runs])
-        if mean is not None and sent is not None:
-            points_[float(t) if unit is None else sent.mean / unit] = scale(name) * mean.mean
-    return points_
+        if value is not None and sent is not None:
+            means[float(t) if unit is None else sent.mean / unit] = scale(name) * value.mean
+    return means
 
 
 def _paint_curves(figure: Figure, values: dict[str, dict[float, float]], label: str, measure: str) -> None:
     axes = lines(figure, values, xlabel=label, ylabel=measure)
     if label != "MB":
         return
-    places = [x for points_ in values.values() for x in points_ if x]
+    places = [x for curve in values.values() for x in curve if x]
     if places and max(places) > SPREAD * min(places):
         logarithmic_from_zero(axes.xaxis, min(places))
     axes.set_xlim(left=0)
     for line in axes.lines:
-        line.set_clip_on(False)  # who sends nothing stands on the axis
+        line.set_clip_on(False)  # the points of a row that sends nothing lie on the axis

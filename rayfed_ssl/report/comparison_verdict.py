@@ -1,8 +1,8 @@
-"""A comparison in one sentence: which row is first, who is not told apart from it, who beats the untrained encoder
-and raw pixels.
+"""A comparison in one sentence: which row is first, which rows are not told apart from it, and how many beat the
+untrained encoder and raw pixels.
 
-A row is one of ``comparison.json``. Where a difference has no interval, as of one seed whose number of test images is
-not known, or of one seed's areas and features, there is the difference and no word for it.
+A row is a row of ``comparison.json``. If a difference has no interval, the sentence gives the difference and no word
+for it: for example with one seed whose number of test images is not known, or for areas and features of one seed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rayfed_ssl.report.formats import how_many
 from rayfed_ssl.report.measures import DESCRIBED, change, measure_name, shown, small, unit
 from rayfed_ssl.report.verdict import BETTER, LEVEL_WITH, WORDS, WORSE, Compared, Verdict, compared
 
-BY_FEATURES = ("rankme", "uniformity", "alignment")  # without an accuracy, by the first of these
+BY_FEATURES = ("rankme", "uniformity", "alignment")  # without an accuracy, rows are ordered by the first that they have
 NOTHING = "Nothing was measured that could be compared."
 Row = dict[str, Any]
 
 
 def value_of(row: Mapping[str, Any], key: str) -> float | None:
-    """The number that a row has under ``key``; None where it has none."""
+    """The number that a row has under ``key``; None if it has none."""
     value = row.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -37,11 +37,11 @@ def by_seed(row: Row, measure: str) -> dict[str, float]:
 
 
 def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
-    """Which row is first by the first of ``scores`` that rows have, else by what describes features; whether others are
-    level with it or not told apart from it, and how many beat the untrained encoder.
+    """Which row is first, how many others are level with it or not told apart from it, and how many beat the untrained
+    encoder.
 
-    Rows on other images than the first row's are left out; which others are, and over which seeds the rows are
-    ordered, :func:`in_order` says.
+    The rows are ordered by the first of ``scores`` that any of them has, or else by what describes features. Rows on
+    other images than the first row's are left out. :func:`in_order` chooses the seeds, and leaves out more rows.
     """
     trained = [row for row in rows if row.get("runs") or row.get("unfinished")]
     alike = [row for row in trained if row.get("same_images") is not False]
@@ -55,11 +55,11 @@ def verdict(rows: Sequence[Row], scores: Sequence[str]) -> Verdict:
 
 
 def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
-    """How ``row`` does beside ``other``, over those of ``seeds`` that both have.
+    """Compare ``row`` with ``other`` over those of ``seeds`` that both have; None if there is no such seed.
 
-    The interval is that of the paired differences by seed and test image or client, where the comparison has it.
-    Otherwise it is of two seeds or more that of the differences by seed, and of one seed what the number of test images
-    allows, which takes answers as independent. None where no seed has both.
+    The interval is that of the differences paired by seed and by test image or client, if the comparison has it.
+    Otherwise, for two seeds or more, it is that of the differences by seed; for one seed, it follows from the number
+    of test images and takes the encoders' answers as independent.
     """
     own, theirs = by_seed(row, name), by_seed(other, name)
     both = [seed for seed in seeds if seed in own and seed in theirs]
@@ -68,22 +68,22 @@ def against(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared |
     if len(both) == 1:
         images = (row.get("test_images") or {}).get(name) or (other.get("test_images") or {}).get(name)
         return compared(own[both[0]], theirs[both[0]], images)
-    found = difference([own[seed] - theirs[seed] for seed in both])
-    if found is None:
+    by_seeds = difference([own[seed] - theirs[seed] for seed in both])
+    if by_seeds is None:
         return None
-    return Compared(found.mean, found.low, found.high, how_many(found.count, "seed"), margin_of(name))
+    return Compared(by_seeds.mean, by_seeds.low, by_seeds.high, how_many(by_seeds.count, "seed"), margin_of(name))
 
 
 def _paired(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared | None:
-    """The rows compared by the interval that counts test images or clients, over exactly these seeds; None where the
-    comparison has none.
+    """Compare two rows by the interval that counts test images or clients, over exactly these seeds; None if the
+    comparison has no such interval.
     """
     for a, b, sign in ((row, other, 1.0), (other, row, -1.0)):
-        found = ((a.get("pairs") or {}).get(b["row"]) or {}).get(name) or {}
-        low, high = (value_of(found, key) for key in ("low", "high"))
-        counts = [(value_of(found, key), noun) for key, noun in (("test_images", "test image"), ("clients", "client"))]
+        entry = ((a.get("pairs") or {}).get(b["row"]) or {}).get(name) or {}
+        low, high = (value_of(entry, key) for key in ("low", "high"))
+        counts = [(value_of(entry, key), noun) for key, noun in (("test_images", "test image"), ("clients", "client"))]
         known = [how_many(int(count), noun) for count, noun in counts if count is not None]
-        if low is None or high is None or not known or found.get("seeds") != list(seeds):
+        if low is None or high is None or not known or entry.get("seeds") != list(seeds):
             continue
         over = known[0]
         over = over if len(seeds) == 1 else f"{how_many(len(seeds), 'seed')} and {over}"
@@ -95,6 +95,7 @@ def _paired(row: Row, other: Row, name: str, seeds: Sequence[str]) -> Compared |
 
 
 def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
+    """The verdict on rows in a known order: the first row, those next to it, and the rows that nobody trained for."""
     less = "".join(f"; not ranked: {printable(row, 60)} ({count})" for row, count in order.left_out.items())
     described = name.startswith(DESCRIBED)
     opening = f"{'No accuracy was measured; by' if described else 'By'} {measure_name(name)}"
@@ -114,19 +115,21 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
     if described:  # no better or worse
         text += f"; the {before} has {shown(name, fmean(began))}"
         return Verdict(f"{text}. {rule}".rstrip(), None, name)
-    found = [against(row, base, name, order.seeds) for row in (best, *others)]
-    text += _beside(found, f"the {before}", "it", shown(name, fmean(began)))
+    differences = [against(row, base, name, order.seeds) for row in (best, *others)]
+    text += _beside(differences, f"the {before}", "it", shown(name, fmean(began)))
     pixels = rows.get(RAW_PIXELS, {})
     if worth := [value for seed, value in by_seed(pixels, name).items() if seed in order.seeds]:
         beside = [against(row, pixels, name, order.seeds) for row in (best, *others)]
         text += _beside(beside, "raw pixels", "them", shown(name, fmean(worth)))
-    kinds = {None if of is None else of.kind for of in found}  # of all rows: one that is better is not the comparison
+    kinds = {
+        None if of is None else of.kind for of in differences
+    }  # of all rows: one that is better is not the comparison
     return Verdict(f"{text}. {rule}".rstrip(), kinds.pop() if len(kinds) == 1 else None, name)
 
 
 def _beside(found: Sequence[Compared | None], whose: str, it: str, value: str) -> str:
-    """How many rows beat a row that nobody trained for, are level with it, ..; its ``value`` alone where no interval
-    says so.
+    """How many rows beat a row that nobody trained for, how many are level with it, and so on. If no row has an
+    interval, only the ``value`` of the other row.
     """
     counts = {kind: sum(of is not None and of.kind == kind for of in found) for kind in WORDS}
     words = ((LEVEL_WITH, f"level with {it}"), (APART, f"not told apart from {it}"), (WORSE, "worse"))
@@ -137,16 +140,16 @@ def _beside(found: Sequence[Compared | None], whose: str, it: str, value: str) -
 
 
 def _next(best: Row, others: Sequence[Row], order: Order, name: str) -> str:
-    """Who is level with the first row or not told apart from it, or how far the second is from it."""
+    """How many rows are level with the first row or not told apart from it; if none are, the distance to the second."""
     if not others:
         return ""
-    found = {row["row"]: against(row, best, name, order.seeds) for row in others}
-    kinds = [of.kind for of in found.values() if of is not None]
+    differences = {row["row"]: against(row, best, name, order.seeds) for row in others}
+    kinds = [of.kind for of in differences.values() if of is not None]
     counts = [(kind, kinds.count(kind)) for kind in (LEVEL_WITH, APART) if kind in kinds]
     if counts:
-        told = [f"{count} {'is' if count == 1 else 'are'} {WORDS[kind]} it" for kind, count in counts]
-        return f"; of the others {' and '.join(told)}"
-    second = next(iter(found.values()))
+        parts = [f"{count} {'is' if count == 1 else 'are'} {WORDS[kind]} it" for kind, count in counts]
+        return f"; of the others {' and '.join(parts)}"
+    second = next(iter(differences.values()))
     apart = order.means[best["row"]] - order.means[others[0]["row"]]
     how = "" if second is not None and second.kind is not None else ", no interval"
     after = printable(others[0]["row"], 60)
@@ -156,11 +159,11 @@ def _next(best: Row, others: Sequence[Row], order: Order, name: str) -> str:
 
 
 def _rule(best: Row, others: Sequence[Row], name: str, seeds: Sequence[str], ranked: int) -> str:
-    """What the words mean here, and what the interval does not count. ``best`` is first of ``ranked`` rows."""
-    found = [of for row in others if (of := against(row, best, name, seeds)) is not None]
-    if not found:
+    """What the words mean here, and what the interval does not count. ``best`` is the first of ``ranked`` rows."""
+    differences = [of for row in others if (of := against(row, best, name, seeds)) is not None]
+    if not differences:
         return ""
-    known = [of for of in found if of.kind is not None]
+    known = [of for of in differences if of.kind is not None]
     if not known:
         why = (
             "One seed and no interval"

@@ -1,4 +1,4 @@
-"""Chooses the report for a folder by its files: that of a comparison, a sweep or a run."""
+"""Writes the report for a folder, whose files say whether it holds a comparison, a sweep or a run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def report_of(
     """Write ``report.html`` and ``figures/`` into ``folder`` and return the page's path.
 
     Args:
-        images: whether a run's images are looked at.
+        images: whether to load a run's images, for what they show of its encoder.
         trust_imports: whether to run code that a run folder brings along.
-        progress: told how many sections of a run's page there are, of how many.
+        progress: called with the number of a run's sections that are done, and the number of all.
 
     Raises:
-        UserError: the folder holds nothing to report on, what a page needs at least is damaged, it is removed
-            meanwhile, or nothing can be written there.
+        UserError: the folder holds nothing to report on, a file that the page cannot do without is damaged, the folder
+            is removed meanwhile, or nothing can be written there.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: found no such folder; must be the folder of a run, a comparison or a sweep")
@@ -35,8 +35,8 @@ def report_of(
             return comparison.report(folder)
         if (folder / sweep.RESULTS).is_file():
             return sweep.report(folder)
-        for begun, what, part in (("comparison.yaml", "comparison", "run"), ("sweep.yaml", "sweep", "trial")):
-            if (folder / begun).is_file():
+        for file, what, part in (("comparison.yaml", "comparison", "run"), ("sweep.yaml", "sweep", "trial")):
+            if (folder / file).is_file():
                 raise UserError(f"{folder}: found a {what} of which no {part} has ended: nothing to report yet")
         return run.report(folder, images=images, trust_imports=trust_imports, progress=progress)
     except OSError as error:

@@ -21,11 +21,11 @@ WORDS = {
         "Mean angle of what two clients' encoders make of the same test images; it falls as they agree.",
     ),
 }  # fmt: skip
-FLOOR = 1e-12  # of eigenvalues on a logarithmic axis
+FLOOR = 1e-12  # the least eigenvalue that is drawn, as a share of the largest: the axis is logarithmic
 
 
 def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
-    """The figures of what the protocols ``rank`` and ``angles`` recorded."""
+    """The figures of what the protocols ``rank`` and ``angles`` recorded, and of the spectrum."""
     for name, (title, label, caption) in WORDS.items():
         rounds = {t: list(values.values()) for t, values in sorted(run.features.get(name, {}).items())}
         if not rounds:
@@ -41,6 +41,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
 
 
 def _curve(figure: Figure, rounds: dict[int, list[float]], label: str) -> None:
+    """The mean over rounds, with the range of the clients' values, and a dashed line before training."""
     axes = figure.add_subplot()
     x = list(rounds)
     axes.plot(x, [fmean(values) for values in rounds.values()], color=SERIES[2], marker="o" if len(x) <= 25 else None)
@@ -55,6 +56,7 @@ def _curve(figure: Figure, rounds: dict[int, list[float]], label: str) -> None:
 
 
 def _spectra(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
+    """The eigenvalues in the first and in the last round that has them."""
     rounds = {t: values for t, values in run.spectrum.items() if values and max(values) > 0}
     if not rounds:
         return

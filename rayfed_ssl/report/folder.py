@@ -1,11 +1,11 @@
 """Reads a run folder as far as possible: a missing or damaged part gives a line in the report, not an error.
 
-Nothing here runs code of the run's, and nothing is written.
+Nothing here runs code that the folder brings along, and nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,8 +38,8 @@ Value = TypeVar("Value")
 class RunFolder:
     """The readable parts of a run folder. ``notes`` say what is missing or damaged.
 
-    ``summary`` is that of ``summary.json``; without one it is made from the committed tables, with the status
-    "unfinished", or "unknown" where the file is damaged. ``partition`` is None where no table says who holds what.
+    ``summary`` is what ``summary.json`` holds. If that file is missing or damaged, it is made from the committed
+    tables, with the status "unfinished" or "unknown". ``partition`` is None if ``partition.parquet`` cannot be read.
     """
 
     path: Path
@@ -54,12 +54,12 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The folder's: a configuration's name may stand for many runs."""
+        """The folder's name, because many runs may share a configuration's name."""
         return self.path.resolve().name
 
     @property
     def method(self) -> str:
-        """The method's name: the summary's, else the configuration's."""
+        """The method's name: from the summary, else from the configuration."""
         return str(self.summary.get("method") or self.configured("method", "name") or "unknown method")
 
     @property
@@ -67,49 +67,44 @@ class RunFolder:
         return str(self.summary.get("dataset") or self.configured("data", "name") or "unknown data")
 
     def configured(self, *keys: str) -> Any:
-        """The value at a path of keys in the configuration; None where there is none."""
-        here: Any = self.config
-        for key in keys:
-            here = here.get(key) if isinstance(here, Mapping) else None
-        return here
+        """The value at a path of keys in the configuration; None if there is none."""
+        return _at(self.config, keys)
 
     def told(self, *keys: str) -> Any:
-        """The value at a path of keys in the summary; None where there is none."""
-        here: Any = self.summary
-        for key in keys:
-            here = here.get(key) if isinstance(here, Mapping) else None
-        return here
+        """The value at a path of keys in the summary; None if there is none."""
+        return _at(self.summary, keys)
 
     @cached_property
     def scores(self) -> History:
-        """Accuracies: protocol -> round -> client (None: global) -> value. Raw pixels are among them."""
+        """Accuracies: protocol -> round -> client (None: global) -> value. Those of raw pixels are among them."""
         return history(self.metrics)
 
     @cached_property
     def features(self) -> History:
-        """What describes features: name -> round -> client -> value."""
+        """Values that describe features: name -> round -> client -> value."""
         return history(self.metrics, "features")
 
     @cached_property
     def spectrum(self) -> dict[int, list[float]]:
-        """Round -> the eigenvalues of the features' covariance, the largest first; of clients their means."""
-        found: dict[int, list[float]] = {}
+        """Round -> the eigenvalues of the features' covariance, the largest first, each as the mean over clients."""
+        eigenvalues: dict[int, list[float]] = {}
         for _, rounds in sorted(history(self.metrics, "features/spectrum").items()):
             for t, values in rounds.items():
-                found.setdefault(t, []).append(fmean(values.values()))
-        return dict(sorted(found.items()))
+                eigenvalues.setdefault(t, []).append(fmean(values.values()))
+        return dict(sorted(eigenvalues.items()))
 
     @cached_property
     def client_names(self) -> dict[int, str]:
-        """What clients are called; empty where they have no names."""
+        """Client -> its name; empty if clients have no names."""
         return self._names("client", "client_name")
 
     @cached_property
     def class_names(self) -> dict[int, str]:
-        """What classes are called; empty where by their numbers."""
+        """Class -> its name; empty if classes have no names."""
         return self._names("label", "class_name")
 
     def _names(self, number: str, name: str) -> dict[int, str]:
+        """Number -> name, from two columns of the partition; empty if it has no such names."""
         if self.partition is None or name not in self.partition.column_names:
             return {}
         pairs = self.partition.select([number, name]).group_by([number, name]).aggregate([]).to_pylist()
@@ -121,38 +116,46 @@ class RunFolder:
 
     @cached_property
     def virtual_s(self) -> dict[int, float]:
+        """Round -> seconds of the virtual clock until its end."""
         return virtual_seconds(self.metrics)
 
     @cached_property
     def series(self) -> dict[str, dict[int, dict[int | None, float]]]:
         """Every recorded tag -> round -> client (None: global) -> value."""
-        found: dict[str, dict[int, dict[int | None, float]]] = {}
+        values_by_tag: dict[str, dict[int, dict[int | None, float]]] = {}
         columns = (self.metrics[name].to_pylist() for name in ("tag", "round", "client", "value"))
         for tag, t, client, value in zip(*columns, strict=True):
-            found.setdefault(tag, {}).setdefault(t, {})[client] = value
-        return {tag: dict(sorted(rounds.items())) for tag, rounds in sorted(found.items())}
+            values_by_tag.setdefault(tag, {}).setdefault(t, {})[client] = value
+        return {tag: dict(sorted(rounds.items())) for tag, rounds in sorted(values_by_tag.items())}
 
     @cached_property
     def sent(self) -> dict[int, int]:
-        """Bytes up and down until the end of each round that has any."""
+        """Round -> bytes up and down until its end, for rounds that sent any."""
         return bytes_until(self.bookings)
 
     @cached_property
     def rounds(self) -> int:
-        """Completed rounds, as far as the tables say."""
+        """The number of completed rounds, as the summary has it."""
         return int(self.summary.get("rounds") or 0)
 
 
+def _at(document: Any, keys: Sequence[str]) -> Any:
+    """The value at a path of keys in nested mappings; None if there is none."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document
+
+
 def is_run(path: Path) -> bool:
-    """Whether a folder holds any of what a run writes."""
+    """Whether a folder holds any of the files that a run writes."""
     return any((path / name).exists() for name in ("config.yaml", "metrics.parquet", "summary.json"))
 
 
 def read(path: Path) -> RunFolder:
-    """What the run in ``path`` has left.
+    """Read what is left of the run in ``path``.
 
     Raises:
-        UserError: there is no run: neither a configuration, nor metrics, nor a summary.
+        UserError: there is neither a configuration, nor metrics, nor a summary.
     """
     if not is_run(path):
         raise UserError(
@@ -178,7 +181,7 @@ def read(path: Path) -> RunFolder:
 
 
 def _tried(read: Callable[[], Value], otherwise: Value, notes: list[str], *, quietly: bool = False) -> Value:
-    """What ``read`` returns; ``otherwise``, with a note, where the file is missing or not what was written."""
+    """What ``read`` returns; ``otherwise``, with a note, if the file is missing or cannot be read."""
     try:
         return read()
     except FileNotFoundError as error:
@@ -193,19 +196,20 @@ def _tried(read: Callable[[], Value], otherwise: Value, notes: list[str], *, qui
         AttributeError,
         RecursionError,
         pa.ArrowException,
-    ) as e:
-        notes.append(in_one_line(e))
+    ) as error:
+        notes.append(in_one_line(error))
     return otherwise
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Raises UserError where it is damaged, FileNotFoundError where there is none."""
-    if (found := read_json(path)) is None:
+    """What a JSON file holds. Raises UserError if it is damaged, FileNotFoundError if it is missing."""
+    if (document := read_json(path)) is None:
         raise FileNotFoundError(2, "no such file", str(path))
-    return found
+    return document
 
 
 def _partition(path: Path) -> pa.Table:
+    """The table of which client holds which image, with plain strings. Raises FileNotFoundError if it is missing."""
     file = path / "partition.parquet"
     if not file.is_file():
         raise FileNotFoundError(2, "no such file", str(file))
@@ -220,12 +224,12 @@ def _partition(path: Path) -> pa.Table:
 def _provisional(
     path: Path, config: Mapping[str, Any], metrics: pa.Table, partition: pa.Table | None, status: str
 ) -> dict[str, Any]:
-    """A summary of what is committed so far."""
+    """A summary made from what is committed so far."""
     held = set() if partition is None else set(partition["client"].to_pylist()) - {None}
     method, data, model = (config.get(key) for key in ("method", "data", "model"))
     start = model.get("start") if isinstance(model, Mapping) else None
-    begun = {"path": start.get("path"), "digest": start.get("sha256")} if isinstance(start, Mapping) else None
-    made = summarise(
+    started_from = {"path": start.get("path"), "digest": start.get("sha256")} if isinstance(start, Mapping) else None
+    summary = summarise(
         path,
         method=str(method.get("name", "unknown")) if isinstance(method, Mapping) else "unknown",
         dataset=str(data.get("name", "unknown")) if isinstance(data, Mapping) else "unknown",
@@ -234,4 +238,4 @@ def _provisional(
         clients=len(held),
         status=status,
     )
-    return made if begun is None else {**made, "start": begun}
+    return summary if started_from is None else {**summary, "start": started_from}

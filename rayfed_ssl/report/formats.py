@@ -1,4 +1,4 @@
-"""Formats numbers for a page: shares as per cent, counts of bytes, spans of time, all short enough for a table."""
+"""Formats numbers for a page: shares as per cent, counts of bytes, durations, all short enough for a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ABSENT = "–"
 
 
 def percent(share: float | None) -> str:
-    """``0.8412`` as ``84.1 %``. What is neither none nor all and would be shown as one of them is ``<0.1 %`` or
+    """``0.8412`` as ``84.1 %``. A share that is neither 0 nor 1 and would be rounded to one of them is ``<0.1 %`` or
     ``>99.9 %``.
     """
     if share is None or not math.isfinite(share):
@@ -30,12 +30,12 @@ def points(difference: float | None) -> str:
 
 
 def bounds(low: float, high: float) -> str:
-    """``[+1.2, +4.5]`` in percentage points, with a decimal more where a bound that is not zero would read as zero."""
+    """``[+1.2, +4.5]`` in percentage points; with more decimals if a bound that is not zero would read as zero."""
     return plain_bounds(100 * low, 100 * high, 1).replace("-", "−")
 
 
 def number(value: float | None) -> str:
-    """Four significant digits; whole numbers with commas."""
+    """Four significant digits; whole numbers in full, with commas."""
     if value is None or not math.isfinite(value):
         return ABSENT
     if float(value).is_integer() and abs(value) < 1e15:
@@ -49,7 +49,7 @@ def upper(bound: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes in units of a thousand."""
+    """Bytes in units of a thousand (kB, MB, ..)."""
     return ABSENT if count is None or not math.isfinite(count) else amount(count)
 
 
@@ -75,12 +75,12 @@ def how_many(count: int, noun: str) -> str:
 
 
 def short(name: str, longest: int = 14) -> str:
-    """A name that fits beside an axis."""
+    """A name that fits beside an axis: at most ``longest`` characters."""
     return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def words(value: object) -> str:
-    """A setting as one line."""
+    """A setting on one line."""
     if value is None:
         return "–"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Which client holds how many images of each class, from ``partition.parquet``."""
+"""A figure of how many images of each class every client holds, from ``partition.parquet``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def counts(partition: pa.Table) -> tuple[list[int], list[int], NDArray[np.int64]
     labels = pc.fill_null(rows["label"], -1).to_numpy()
     owners = rows["client"].to_numpy()
     clients, classes = np.unique(owners), np.unique(labels)
-    found = np.zeros((len(clients), len(classes)), np.int64)
-    np.add.at(found, (np.searchsorted(clients, owners), np.searchsorted(classes, labels)), 1)
-    return clients.tolist(), classes.tolist(), found
+    images = np.zeros((len(clients), len(classes)), np.int64)
+    np.add.at(images, (np.searchsorted(clients, owners), np.searchsorted(classes, labels)), 1)
+    return clients.tolist(), classes.tolist(), images
 
 
 def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
-    """Circles whose area is the number of images, or a map of shares where there are many clients."""
+    """One figure: a circle for each count if there are few clients and classes, else a map of shares."""
     if run.partition is None:
         return
     clients, classes, held = counts(run.partition)
@@ -57,6 +57,7 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
 
 
 def _bubbles(figure: Figure, clients: list[str], classes: list[str], held: NDArray[np.int64]) -> None:
+    """A circle for each client and class; its area is the number of images."""
     axes = figure.add_subplot()
     rows, columns = np.nonzero(held)
     largest = 150.0 * min(1.0, 10 / len(classes), 12 / len(clients)) ** 1.5
@@ -77,13 +78,13 @@ def _bubbles(figure: Figure, clients: list[str], classes: list[str], held: NDArr
 
 
 def slanted(axes: Axes, names: list[str]) -> None:
-    """Names below the axes that do not fit side by side stand upright."""
+    """Write names below the axes vertically if they do not fit side by side."""
     if sum(map(len, names)) + 2 * len(names) > ACROSS:
         axes.tick_params(axis="x", labelrotation=90)
 
 
 def _map(figure: Figure, classes: list[str], held: NDArray[np.int64]) -> None:
-    """Clients in the order of their most frequent class, under the sizes of their shards."""
+    """Shares of classes: one column per client, sorted by the most frequent class, under the number of its images."""
     order = np.lexsort((-held.max(1), held.argmax(1)))
     totals = held.sum(1)[order]
     shares = 100 * held[order] / np.maximum(totals, 1)[:, None]

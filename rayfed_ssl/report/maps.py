@@ -20,13 +20,13 @@ from rayfed_ssl.report.representations import Look, mapped, neighbours, plane, q
 from rayfed_ssl.report.style import MAP, MARKERS, MUTED, SERIES, Drawing, Studio
 
 PER_CLASS = 12  # images of each class in the map of similarities
-CLASSES = 16  # the most with a colour and marker of their own
+CLASSES = 16  # the most classes with a colour and marker of their own
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An image of a strip: a PNG as a data URI, its class, its cosine with the query, whether the classes agree (None:
-    unlabelled).
+    """An image of a strip: a PNG as a data URI, its class, its cosine with the query, and whether the two classes are
+    the same (None: unlabelled).
     """
 
     png: str
@@ -44,13 +44,13 @@ class Strip:
     neighbours: tuple[Neighbour, ...]
 
 
-def whose(seen: Look) -> str:
-    """The encoder in words."""
-    return "the global encoder" if seen.encoder == "global" else f"the encoder {seen.encoder}"
+def whose(look: Look) -> str:
+    """What the encoder is called."""
+    return "the global encoder" if look.encoder == "global" else f"the encoder {look.encoder}"
 
 
 def figures(seen: Look, studio: Studio) -> Iterator[Drawing]:
-    """The map, untrained beside trained, and the similarities by class."""
+    """The maps of the untrained and the trained encoder, and the similarities by class."""
     shown = mapped(len(seen.labels), seen.seed)
     given = {"untrained": seen.before, "trained": seen.features}
     maps = {name: plane(x[shown], seen.seed) for name, x in given.items() if x is not None}
@@ -75,6 +75,7 @@ def figures(seen: Look, studio: Studio) -> Iterator[Drawing]:
 
 
 def _map(figure: Figure, places: NDArray[np.float64], seen: Look, shown: NDArray[np.int64]) -> None:
+    """Images as points in their classes' colours, with each class's name at the median of its points."""
     axes, labels = figure.add_subplot(), seen.labels[shown]
     classes, names = [int(c) for c in np.unique(labels) if c >= 0], []
     if not 0 < len(classes) <= CLASSES:
@@ -103,28 +104,28 @@ def _map(figure: Figure, places: NDArray[np.float64], seen: Look, shown: NDArray
 
 
 def apart(figure: Figure, names: Sequence[Annotation], passes: int = 500) -> None:
-    """Move names that cover each other up and down, each no further than it must, until none does."""
+    """Move names that overlap up and down, each as little as possible, until none do or after ``passes`` passes."""
     figure.draw_without_rendering()
     boxes = [name.get_window_extent() for name in names]
     middles = np.array([(box.y0 + box.y1) / 2 for box in boxes])
     before = middles.copy()
     for _ in range(passes):
         moved = False
-        for a, b in combinations(range(len(names)), 2):
-            room = (boxes[a].height + boxes[b].height) / 2 - abs(middles[a] - middles[b])
-            if room > 0 and boxes[a].x0 < boxes[b].x1 and boxes[b].x0 < boxes[a].x1:
-                up = 1 if middles[a] >= middles[b] else -1
-                middles[a] += up * (room + 1) / 2
-                middles[b] -= up * (room + 1) / 2
+        for first, second in combinations(range(len(names)), 2):
+            room = (boxes[first].height + boxes[second].height) / 2 - abs(middles[first] - middles[second])
+            if room > 0 and boxes[first].x0 < boxes[second].x1 and boxes[second].x0 < boxes[first].x1:
+                up = 1 if middles[first] >= middles[second] else -1
+                middles[first] += up * (room + 1) / 2
+                middles[second] -= up * (room + 1) / 2
                 moved = True
         if not moved:
             break
-    for name, far in zip(names, (middles - before) * 72 / figure.dpi, strict=True):
-        name.set_position((0, float(far)))
+    for name, shift in zip(names, (middles - before) * 72 / figure.dpi, strict=True):
+        name.set_position((0, float(shift)))
 
 
 def _frame(axes: Axes) -> None:
-    """No numbers: the axes of such a map have no meaning."""
+    """Remove the numbers of the axes: coordinates of such a map have no meaning."""
     axes.set_xticks([])
     axes.set_yticks([])
     for side in axes.spines.values():
@@ -134,7 +135,7 @@ def _frame(axes: Axes) -> None:
 
 
 def _by_class(labels: NDArray[np.int64]) -> list[int] | None:
-    """Rows sorted by class, at most 12 of each; None where fewer than two classes are known."""
+    """Rows sorted by class, at most 12 of each class; None if fewer than two classes are known."""
     classes = [c for c in np.unique(labels) if c >= 0][:20]
     if len(classes) < 2:
         return None
@@ -142,6 +143,7 @@ def _by_class(labels: NDArray[np.int64]) -> list[int] | None:
 
 
 def _similarities(figure: Figure, seen: Look, rows: list[int]) -> None:
+    """The cosines between images as a matrix, with the classes' names beside it."""
     axes = figure.add_subplot()
     values, labels = similarities(seen.features[rows]), seen.labels[rows]
     drawn = axes.imshow(values, cmap=MAP, interpolation="nearest", vmax=1)
@@ -158,22 +160,23 @@ def _similarities(figure: Figure, seen: Look, rows: list[int]) -> None:
 
 
 def strips(seen: Look) -> list[Strip]:
-    """Queries of as many classes as there are, up to 6, each with its 5 nearest neighbours among the other images."""
-    found = []
+    """Up to 6 queries, of as many classes as possible, each with its 5 nearest neighbours among the other images."""
+    result = []
     for row in queries(seen.labels):
         near = tuple(_neighbour(seen, row, i, cosine) for i, cosine in neighbours(seen.features, row))
-        found.append(Strip(png(seen.pixels[row]), seen.class_name(row), near))
-    return found
+        result.append(Strip(png(seen.pixels[row]), seen.class_name(row), near))
+    return result
 
 
 def _neighbour(seen: Look, query: int, row: int, cosine: float) -> Neighbour:
+    """An image as the neighbour of a query."""
     same = bool(seen.labels[row] == seen.labels[query]) if seen.labels[query] >= 0 else None
     return Neighbour(png(seen.pixels[row]), seen.class_name(row), cosine, same)
 
 
 def agreement(seen: Look) -> float | None:
-    """The share of the 5 nearest labelled neighbours that have the class of the image, over all labelled images looked
-    at; None where fewer than two have a label.
+    """The share of the 5 nearest labelled neighbours that have the image's class, over all labelled images of the
+    sample; None if fewer than two have a label.
     """
     known = seen.labels >= 0
     labels = seen.labels[known]
@@ -186,7 +189,7 @@ def agreement(seen: Look) -> float | None:
 
 
 def shown_bands(channels: int) -> str:
-    """A sentence on what pictures show of images of bands; empty of grey images and colours."""
+    """A sentence on which bands the pictures show; "" for grey and colour images."""
     if not are_bands(channels):
         return ""
     which = "the first of 2 bands in grey" if channels == 2 else f"the first three of {channels} bands as RGB"
@@ -194,7 +197,9 @@ def shown_bands(channels: int) -> str:
 
 
 def thumbnail(pixels: NDArray[np.uint8], side: int = 64) -> Image.Image:
-    """An image (S, S, C) uint8, at most ``side`` pixels high; of bands the first three as RGB, of two the first."""
+    """An image (S, S, C) uint8, at most ``side`` pixels high. Of bands, it shows the first three as RGB; of two bands,
+    the first.
+    """
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] < 3 else np.ascontiguousarray(pixels[..., :3]))
     return image if image.height <= side else image.resize((side, side), Image.Resampling.LANCZOS)
 

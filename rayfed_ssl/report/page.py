@@ -1,6 +1,6 @@
 """Builds a page: writes sections of tables and figures into one HTML file.
 
-The templates escape whatever came from a folder. The page's own policy forbids scripts and every request.
+The templates escape all text that came from a folder. The page's content security policy forbids scripts and requests.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FILE = "report.html"
 
 @dataclass(frozen=True)
 class Cell:
-    """A value of a table: as shown, as it was recorded, and the keys, joined by slashes, that lead to it in the
-    folder's JSON file. ``note``: lines below it.
+    """A value of a table: as shown, as recorded, and the keys under which the folder's JSON file has it, joined by
+    slashes. ``note``: lines below it.
     """
 
     text: str
@@ -35,6 +35,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Tile:
+    """A value in a box on top of the page."""
+
     label: str
     value: Cell
     note: str = ""
@@ -42,7 +44,9 @@ class Tile:
 
 @dataclass(frozen=True)
 class HtmlTable:
-    """``folded``: the words behind which it is hidden until asked for. ``beside``: among the figures."""
+    """A table. ``folded``: the words behind which it is hidden until a reader opens it. ``beside``: whether it stands
+    among the figures.
+    """
 
     caption: str
     head: Sequence[str]
@@ -53,13 +57,15 @@ class HtmlTable:
 
 @dataclass(frozen=True)
 class Text:
+    """A text that is shown as it is, such as a file."""
+
     title: str
     body: str
 
 
 @dataclass
 class Section:
-    """``absent``: lines in the place of what could not be shown. ``settings``: keys and their values."""
+    """A section of the page. ``absent``: lines on what could not be shown. ``settings``: keys and their values."""
 
     id: str
     title: str
@@ -80,7 +86,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """``until``: how far what it shows goes, in words."""
+    """A page. ``until``: the round up to which it shows the run, in words; "" for other pages."""
 
     kind: str
     title: str
@@ -98,7 +104,7 @@ def _environment() -> Environment:
 
 
 def render(page: Page) -> str:
-    """The page as HTML; sections that hold nothing are left out."""
+    """The page as HTML, without its empty sections."""
     shown = replace(page, sections=[section for section in page.sections if not section.empty])
     return _environment().get_template("page.html").render(page=shown, version=metadata.version("rayfed-ssl"))
 

@@ -1,6 +1,6 @@
-"""Figures of the method's own records: a small figure for every tag, and matrices over pairs of clients.
+"""Figures of a method's own records: a small figure for each tag, and matrices over pairs of clients.
 
-A tag that no row of ``WORDS`` names gets a figure under its own name, so methods of others have panels, too.
+A tag that is not in ``WORDS`` gets a figure under its own name, so plug-in methods have figures, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rayfed_ssl.report.folder import RunFolder
 from rayfed_ssl.report.formats import number, short
 from rayfed_ssl.report.style import Drawing, Studio, lines, matrix
 
-WORDS = {  # tag -> title, axis, what it says
+WORDS = {  # tag -> title, label of the axis, caption
     "train/loss": ("Training loss", "loss", "Mean over the round's images."),
     "client/loss": ("Loss by client", "loss", ""),
     "train/alpha": ("Weight of own correlations", "alpha", "Mean over clients; below 1, others' correlations count."),
@@ -65,20 +65,20 @@ ELSEWHERE = re.compile(
     r"client/seconds|server/(seconds|images|lr|loss)$|fedfoa/distance_|fedlinked/(A|likeness)_"
 )
 PAIR = re.compile(r"(\d+)_(\d+)")
-MATRICES = {  # prefix of the tags -> title, row, column, label, whether both halves are the same
+MATRICES = {  # prefix of the tags -> title, rows, columns, label, whether the matrix is symmetric
     "fedfoa/distance_": ("Distance between clients", "client", "client", "distance", True),
     "fedlinked/likeness_": ("Likeness after a map", "client", "client", "likeness", True),
     "fedlinked/A_": ("Utility", "source", "target", "A", False),
 }
 OF_CLIENTS = ("client/loss", *(tag for tag in WORDS if tag.startswith("system/")))  # shown beside what clients hold
-CURVES = 8  # the most clients that have a line of their own
+CURVES = 8  # the most clients with a line of their own
 PAIRED = 500  # the most clients in a matrix
-MOST = 24  # small figures
+MOST = 24  # the most figures
 
 
 def figures(run: RunFolder, studio: Studio, tags: Sequence[str] | None = None) -> Iterator[Drawing]:
-    """The panels of ``tags``; without them the method's own: its matrices, then curves in the order of ``WORDS``, then
-    what else was recorded.
+    """The figures of ``tags``. Without ``tags``, those of the method: its matrices, then curves in the order of
+    ``WORDS``, then the other tags that were recorded.
     """
     if tags is None:
         for prefix in MATRICES:
@@ -91,11 +91,11 @@ def figures(run: RunFolder, studio: Studio, tags: Sequence[str] | None = None) -
 
 
 def _curves(run: RunFolder, studio: Studio, tag: str) -> Iterator[Drawing]:
-    """A tag over rounds: the federation's value, or a line per client, or of many clients mean and extremes."""
+    """A tag over rounds: the federation's value, or a line per client; for many clients their mean and extremes."""
     rounds = {t: {c: v for c, v in values.items() if np.isfinite(v)} for t, values in run.series[tag].items()}
     rounds = {t: values for t, values in rounds.items() if values}
     steady = len({value for values in rounds.values() for value in values.values()}) < 2
-    if steady and tag.startswith("system/"):  # a tile says it
+    if steady and tag.startswith("system/"):  # a tile shows the value
         return
     if not rounds:
         return
@@ -112,18 +112,23 @@ def _curves(run: RunFolder, studio: Studio, tag: str) -> Iterator[Drawing]:
 
 
 def _paint(figure: Figure, shown: dict[str, dict[float, float]], label: str) -> None:
+    """Lines over rounds."""
     lines(figure, shown, xlabel="round", ylabel=label)
 
 
 def _lines(rounds: dict[int, dict[int | None, float]], run: RunFolder) -> dict[str, dict[float, float]]:
+    """Name -> round -> value: a line per client, or mean and extremes if there are more than ``CURVES`` clients."""
     clients = sorted({c for values in rounds.values() for c in values if c is not None})
     if not clients:
         return {"value": {float(t): values[None] for t, values in rounds.items()}}
     if len(clients) <= CURVES:
         names = [short(run.client(c)) for c in clients]
-        told = names if len(set(names)) == len(names) else [f"{n} ({c})" for n, c in zip(names, clients, strict=True)]
+        distinct = (
+            names if len(set(names)) == len(names) else [f"{n} ({c})" for n, c in zip(names, clients, strict=True)]
+        )
         return {
-            name: {float(t): v[c] for t, v in rounds.items() if c in v} for name, c in zip(told, clients, strict=True)
+            name: {float(t): v[c] for t, v in rounds.items() if c in v}
+            for name, c in zip(distinct, clients, strict=True)
         }
     each = {float(t): list(values.values()) for t, values in rounds.items()}
     return {
@@ -137,39 +142,41 @@ def _lines(rounds: dict[int, dict[int | None, float]], run: RunFolder) -> dict[s
 
 
 def pairs(run: RunFolder, prefix: str, *, mirrored: bool) -> dict[int, NDArray[np.float64]]:
-    """Round -> (N, N) of the tags ``<prefix>i_j``; NaN where nothing was recorded."""
-    found: dict[int, dict[tuple[int, int], float]] = {}
+    """Round -> the matrix (N, N) of the values of the tags ``<prefix>i_j``; NaN where nothing was recorded. Empty if it
+    would have more than ``PAIRED`` rows.
+    """
+    recorded: dict[int, dict[tuple[int, int], float]] = {}
     for tag, rounds in run.series.items():
         match = PAIR.fullmatch(tag.removeprefix(prefix)) if tag.startswith(prefix) else None
         for t, values in rounds.items() if match else ():
             assert match is not None
             if None in values:
-                found.setdefault(t, {})[int(match[1]), int(match[2])] = values[None]
-    side = 1 + max((max(pair) for values in found.values() for pair in values), default=-1)
+                recorded.setdefault(t, {})[int(match[1]), int(match[2])] = values[None]
+    side = 1 + max((max(pair) for values in recorded.values() for pair in values), default=-1)
     if side > PAIRED:
         return {}
     matrices = {}
-    for t, entries in sorted(found.items()):
-        whole = np.full((side, side), np.nan)
+    for t, entries in sorted(recorded.items()):
+        square = np.full((side, side), np.nan)
         for (i, j), value in entries.items():
-            whole[i, j] = value
+            square[i, j] = value
             if mirrored:
-                whole[j, i] = value
-        matrices[t] = whole
+                square[j, i] = value
+        matrices[t] = square
     return matrices
 
 
 def _matrices(run: RunFolder, studio: Studio, prefix: str) -> Iterator[Drawing]:
-    """The matrix of the first round that has one, and of the last, in the same colours."""
+    """The matrices of the first and the last round that have one, in the same colours."""
     title, rows, columns, label, mirrored = MATRICES[prefix]
-    found = pairs(run, prefix, mirrored=mirrored)
-    shown = list(dict.fromkeys((min(found), max(found)))) if found else []
+    by_round = pairs(run, prefix, mirrored=mirrored)
+    shown = list(dict.fromkeys((min(by_round), max(by_round)))) if by_round else []
     limits = (
-        min((float(np.nanmin(found[t])) for t in shown), default=0.0),
-        max((float(np.nanmax(found[t])) for t in shown), default=1.0),
+        min((float(np.nanmin(by_round[t])) for t in shown), default=0.0),
+        max((float(np.nanmax(by_round[t])) for t in shown), default=1.0),
     )
     for t in shown:
-        values = found[t]
+        values = by_round[t]
         names = [short(run.client_names.get(c, str(c)), 10) for c in range(len(values))]
         name = re.sub(r"[^A-Za-z]+", "_", prefix).strip("_")
         yield studio.draw(
@@ -185,9 +192,10 @@ def _matrices(run: RunFolder, studio: Studio, prefix: str) -> Iterator[Drawing]:
 
 
 def dictionary_ages(run: RunFolder) -> dict[int, dict[int, int]]:
-    """Round -> client -> how many rounds ago it uploaded the entries that the server has after that round (0: in it).
+    """Round -> client -> the age, in rounds, of the entries that the server has of it after that round: 0 if it
+    uploaded them in that round.
 
-    From the bookings: a client's entries are replaced whenever it uploads the field ``dictionary``.
+    They follow from the bookings: a client's entries are replaced whenever it uploads the field ``dictionary``.
     """
     rows = run.bookings
     rows = rows.filter(
@@ -205,6 +213,7 @@ def dictionary_ages(run: RunFolder) -> dict[int, dict[int, int]]:
 
 
 def _dictionary_age(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
+    """The mean and the largest age of the dictionary's entries over rounds."""
     ages = dictionary_ages(run)
     if not ages:
         return

@@ -1,4 +1,4 @@
-"""Features, labels and thumbnails for TensorBoard's projector: ``projector_config.pbtxt`` and what it names.
+"""Features, labels and thumbnails for TensorBoard's projector: ``projector_config.pbtxt`` and the files it names.
 
 TensorBoard finds the files in a run folder beside its event files.
 """
@@ -18,7 +18,7 @@ from rayfed_ssl.report.representations import Look
 
 CONFIG = "projector_config.pbtxt"
 FOLDER = "projector"
-SIDE = 32  # of a thumbnail, in pixels
+SIDE = 32  # pixels of a thumbnail's side
 
 
 def write(seen: Look, folder: Path) -> None:
@@ -44,7 +44,7 @@ def write(seen: Look, folder: Path) -> None:
 
 
 def sprite(seen: Look) -> Image.Image:
-    """The thumbnails in a square grid, row by row, as the projector counts them."""
+    """The thumbnails in a square grid, row by row, as the projector expects them."""
     across = math.ceil(math.sqrt(len(seen.pixels)))
     sheet = Image.new("RGB", (across * SIDE, across * SIDE), "white")
     for number, pixels in enumerate(seen.pixels):

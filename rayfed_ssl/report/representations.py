@@ -1,6 +1,6 @@
 """An encoder's representations of images: features, nearest neighbours, a map in the plane.
 
-Shapes: N images, D embedding, K neighbours. Everything is seeded by the run.
+Shapes: N images, D features, K neighbours. All randomness is seeded by the run's seed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from rayfed_ssl.models.base import Encoder
 from rayfed_ssl.models.exported import exported_files, held_by
 from rayfed_ssl.simulation.resuming import check_same_images
 
-POOL = 1000  # images looked at
-MAPPED = 500  # of them on the map
+POOL = 1000  # the most images in the sample
+MAPPED = 500  # the most of them on the map
 QUERIES, NEIGHBOURS = 6, 5
 PERPLEXITY = 30.0
 
 
 @dataclass(frozen=True)
 class Look:
-    """Images and what an encoder makes of them.
+    """A sample of images and an encoder's features of them.
 
-    ``pixels`` (N, S, S, C) uint8; ``labels`` (N,), -1 where unknown; ``features`` (N, D) of the trained encoder and
-    ``before`` (N, D) of the untrained one, None where the run began with a trained one. ``encoder``: the exported
+    ``pixels`` (N, S, S, C) uint8; ``labels`` (N,), -1 if unknown; ``features`` (N, D) of the trained encoder;
+    ``before`` (N, D) of the untrained one, or None if the run began with a trained one. ``encoder``: the exported
     encoder's name. ``split``: which images these are.
     """
 
@@ -50,7 +50,7 @@ class Look:
     seed: int
 
     def class_name(self, row: int) -> str:
-        """The class of one image in words."""
+        """What the class of one image is called."""
         label = int(self.labels[row])
         if label < 0:
             return "unlabelled"
@@ -58,11 +58,11 @@ class Look:
 
 
 def look(run: Path, *, trust_imports: bool = False) -> Look:
-    """Up to 1000 test images (training images where there are none), drawn with the run's seed, and their features by
-    the global encoder, or by the first client's where there is none.
+    """Up to 1000 test images, or training images if there are no test images, drawn with the run's seed, and their
+    features by the global encoder, or by the first client's if there is no global one.
 
     Raises:
-        UserError: the images, the encoder or the code that they need are not here, or not those of the run.
+        UserError: the images, the encoder or the code that they need cannot be found, or are not those of the run.
         OSError: a file cannot be read.
     """
     config = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
@@ -88,28 +88,28 @@ def look(run: Path, *, trust_imports: bool = False) -> Look:
 
 
 def _features(encoder: Encoder, config: RunConfig, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """(N, D) of clean images. Raises UserError where one is not finite."""
+    """The features (N, D) of the images, which are not augmented. Raises UserError if one is not finite."""
     module = encoder.eval().to(memory_format=torch.channels_last)
     frozen = FrozenEncoder(module, encoder.dim, config.augment.recipe(), torch.device("cpu"), 250)
-    found = frozen.features(pixels).double().numpy()
-    if not np.isfinite(found).all():
+    values = frozen.features(pixels).double().numpy()
+    if not np.isfinite(values).all():
         raise UserError("encoder: found features that are not finite; the training diverged")
-    return np.asarray(found)
+    return np.asarray(values)
 
 
 # -- mathematics -------------------------------------------------------------------------------------------------------
 
 
 def similarities(features: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, N) cosines between rows of ``features`` (N, D); rows that are all zero are similar to nothing."""
+    """The cosines (N, N) between rows of ``features`` (N, D); 0 for rows that are all zero."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     units = features / np.where(lengths > 0, lengths, 1.0)
     return np.asarray(units @ units.T)
 
 
 def neighbours(features: NDArray[np.float64], row: int, count: int = NEIGHBOURS) -> list[tuple[int, float]]:
-    """The rows whose features (N, D) have the largest cosines with those of ``row``, itself left out; of equals the
-    earlier first.
+    """The ``count`` rows with the largest cosines to ``row``, without itself, and these cosines. Of rows with equal
+    cosines the earlier comes first. ``features``: (N, D).
     """
     lengths = np.linalg.norm(features, axis=1)
     units = features / np.where(lengths > 0, lengths, 1.0)[:, None]
@@ -119,34 +119,37 @@ def neighbours(features: NDArray[np.float64], row: int, count: int = NEIGHBOURS)
 
 
 def mapped(count: int, seed: int) -> NDArray[np.int64]:
-    """Which of ``count`` images stand on the map, ascending: rows drawn by the seed, for first rows are of few classes
-    where folders are."""
+    """Which of ``count`` images are on the map, ascending. They are drawn by the seed, because in a folder's order the
+    first rows are of few classes.
+    """
     return np.sort(numpy_generator(seed, "report", "map").permutation(count)[:MAPPED])
 
 
 def queries(labels: NDArray[np.int64], count: int = QUERIES) -> list[int]:
-    """Rows to ask for neighbours of: the first of each class in turn, evenly over the classes; else over the rows."""
+    """Rows whose neighbours are shown: the first image of each of up to ``count`` classes, spread evenly over the
+    classes; without labels, rows spread evenly.
+    """
     classes = [int(label) for label in np.unique(labels) if label >= 0]
-    asked = classes or range(len(labels))
-    chosen = [asked[i * len(asked) // min(count, len(asked))] for i in range(min(count, len(asked)))]
+    choices = classes or range(len(labels))
+    chosen = [choices[i * len(choices) // min(count, len(choices))] for i in range(min(count, len(choices)))]
     return [int(np.flatnonzero(labels == label)[0]) for label in chosen] if classes else chosen
 
 
 def principal(features: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """(N, count) coordinates along the principal axes of ``features`` (N, D), with zeros beyond their number. The
-    largest entry of each axis is positive.
+    """The (N, count) coordinates along the principal axes of ``features`` (N, D), padded with zeros if there are fewer
+    axes. Each axis has the sign that makes its largest entry positive.
     """
     centred = features - features.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     axes = axes[:count]
     signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])
-    found = centred @ (axes * signs[:, None]).T
-    return np.asarray(np.pad(found, ((0, 0), (0, count - found.shape[1]))))
+    coordinates = centred @ (axes * signs[:, None]).T
+    return np.asarray(np.pad(coordinates, ((0, 0), (0, count - coordinates.shape[1]))))
 
 
 def plane(features: NDArray[np.float64], seed: int) -> tuple[NDArray[np.float64], str]:
-    """((N, 2) coordinates of ``features`` (N, D), the name of the map): t-SNE by openTSNE where that is installed and
-    there are at least 10 images, else the first two principal components.
+    """The coordinates (N, 2) of ``features`` (N, D), and the name of the map: t-SNE if openTSNE is installed and there
+    are at least 10 images, else PCA, the first two principal components.
     """
     count = len(features)
     if importlib.util.find_spec("openTSNE") is None or count < 10:

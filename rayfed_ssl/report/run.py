@@ -1,4 +1,4 @@
-"""The report of a run: from its folder to the sections of a page."""
+"""The report of a run: makes the sections of a page from the run's folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import yaml
@@ -16,26 +16,25 @@ from rayfed_ssl.base.text import in_one_line, printable
 from rayfed_ssl.records.comparison import ordered
 from rayfed_ssl.records.environment import scalings
 from rayfed_ssl.records.guarantee import guarantee
-from rayfed_ssl.records.leaked import BY_CHANCE, ENOUGH, INTERVAL, read_leak
 from rayfed_ssl.records.settings_table import flat
 from rayfed_ssl.records.summary import UNUSED_REPLIES, replies_text
-from rayfed_ssl.report import accuracy, costs, evaluated, features, holdings, maps, panels, projector
+from rayfed_ssl.report import accuracy, evaluated, features, holdings, maps, panels, projector, run_costs
 from rayfed_ssl.report.accuracy_table import accuracy_cell, accuracy_table
 from rayfed_ssl.report.folder import UNFINISHED, RunFolder, read
 from rayfed_ssl.report.formats import how_many, number, percent, size, span, upper, words
 from rayfed_ssl.report.measures import features_name, protocol_name, shown, subject
+from rayfed_ssl.report.number_cell import CLIENTS, number_cell
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
 from rayfed_ssl.report.verdict import DAMAGED, best_below_last, clients_images, mean, verdict
 
-CLIENTS = 200  # the most with a row in a table
-SHOWN = (  # of the configuration: what a reader asks first
+SHOWN = (  # the keys of the configuration that the page shows by themselves
     "method", "plugins", "objective", "data.name", "data.path", "data.image_size", "data.partition",
     "data.public.source", "clients", "participation", "model.width", "train.rounds", "train.local_epochs",
     "train.local_steps", "train.batch_size", "train.optimizer", "system", "server", "seed",
 )  # fmt: skip
-UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError)  # from records of another kind
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError)  # raised by records of another form
 Value = TypeVar("Value")
 NO_IMAGES = "Not asked for: --no-images."
 
@@ -47,15 +46,15 @@ def report(
     trust_imports: bool = False,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Path:
-    """Write ``report.html`` and ``figures/`` into the run folder, and the projector's files where images are at hand.
+    """Write ``report.html`` and ``figures/`` into the run folder, and the projector's files if the images can be read.
 
     Args:
-        images: whether to look at the run's images: for the map, the neighbours and the projector.
+        images: whether to load the run's images: for the map, the neighbours and the projector.
         trust_imports: whether to run code that the run folder brings along.
-        progress: told before each section how many there are, of how many.
+        progress: called before each section with the number of sections done and the number of all.
 
     Raises:
-        UserError: there is no run.
+        UserError: there is no run in the folder.
         OSError: the folder cannot be written to.
     """
     run, studio = read(folder), Studio(folder)
@@ -65,10 +64,10 @@ def report(
         ("clients", "Clients", lambda: _clients(run, studio)),
         ("representations", "Representations", lambda: _representations(run, studio, images, trust_imports)),
         ("method", f"Inside {printable(run.method, 60)}", lambda: _method(run, studio)),
-        ("communication", "Communication", lambda: _communication(run, studio)),
-        ("privacy", "Privacy", lambda: _privacy(run, studio)),
-        ("leak", "What messages give away", lambda: _leak(run)),
-        ("time", "Time", lambda: _time(run, studio)),
+        ("communication", "Communication", lambda: run_costs.communication(run, studio)),
+        ("privacy", "Privacy", lambda: run_costs.privacy(run, studio)),
+        ("leak", "What messages give away", lambda: run_costs.leak(run)),
+        ("time", "Time", lambda: run_costs.time(run, studio)),
         ("configuration", "Configuration", lambda: _configuration(run)),
     ]
     sections = []
@@ -78,17 +77,22 @@ def report(
     facts: list[str] = _tried(lambda: _facts(run), list[str](), run.notes)
     tiles: list[Tile] = _tried(lambda: _tiles(run), list[Tile](), run.notes)
     sentence = _tried(lambda: verdict(run.summary), DAMAGED, run.notes)
-    scaled = _tried(lambda: scalings(run.environment), list[str](), run.notes, "environment.json")
-    told = _tried(lambda: [str(note) for note in run.environment.get("notes", ())], list[str](), run.notes)
-    unsaid = [line for line in scaled if line.removeprefix("data: ") not in told and line not in told]
-    run.notes.extend(f"{said}." for said in (*told, *unsaid))
+    run.notes.extend(f"{note}." for note in _environment_notes(run))
     sections.append(Section("notes", "Notes", notes=list(dict.fromkeys(run.notes))))
     until = _tried(lambda: f"round {run.rounds}", "", run.notes)
     return write(Page("Federated run", run.name, facts, sentence, tiles, sections, until), folder)
 
 
+def _environment_notes(run: RunFolder) -> list[str]:
+    """The notes that the run printed, and how its images were scaled if no note says so."""
+    file = "environment.json"
+    printed = _tried(lambda: [str(note) for note in run.environment.get("notes", ())], list[str](), run.notes, file)
+    scaled = _tried(lambda: scalings(run.environment), list[str](), run.notes, file)
+    return [*printed, *(line for line in scaled if line.removeprefix("data: ") not in printed and line not in printed)]
+
+
 def _tried(make: Callable[[], Value], otherwise: Value, notes: list[str], file: str = "summary.json") -> Value:
-    """What ``make`` returns; ``otherwise``, with a note, where what was recorded is of another kind."""
+    """What ``make`` returns; ``otherwise``, with a note, if the records have another form than a run writes."""
     try:
         return make()
     except UNREADABLE as error:
@@ -97,7 +101,7 @@ def _tried(make: Callable[[], Value], otherwise: Value, notes: list[str], file: 
 
 
 def _whole(id: str, title: str, make: Callable[[], Section]) -> Section:
-    """A section, or the line that says why there is none."""
+    """A section, or a section with a line that says why it could not be made."""
     try:
         return make()
     except (*UNREADABLE, UserError) as error:
@@ -105,11 +109,13 @@ def _whole(id: str, title: str, make: Callable[[], Section]) -> Section:
 
 
 def _method(run: RunFolder, studio: Studio) -> Section:
+    """What the method recorded in addition to losses and scores."""
     title, drawings = f"Inside {printable(run.method, 60)}", list(panels.figures(run, studio))
     return Section("method", title, "What the method recorded of its own.", drawings=drawings)
 
 
 def _facts(run: RunFolder) -> list[str]:
+    """The facts under the page's title: method, data set, clients, rounds, seed and status."""
     status = str(run.told("status") or UNFINISHED)
     facts = [run.method, run.dataset]
     if isinstance(run.told("clients"), int):
@@ -121,36 +127,30 @@ def _facts(run: RunFolder) -> list[str]:
     return [printable(fact, 80) for fact in [*facts, status]]
 
 
-def _number(run: RunFolder, *keys: str, form: Any = number, of: Callable[[Any], Any] = lambda value: value) -> Cell:
-    """A number of the summary, or what ``of`` makes of what stands there, as a cell."""
-    value = of(run.told(*keys))
-    known = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return Cell(form(known), known, "/".join(keys))
-
-
 def _began(run: RunFolder) -> str:
-    """The head of the values before training."""
+    """The heading of values from before training."""
     return "started from" if "start" in run.summary else "untrained"
 
 
 def _tiles(run: RunFolder) -> list[Tile]:
-    found = verdict(run.summary)
+    """The tiles on top of the page: the main accuracy, bytes, time, replies, privacy."""
+    result = verdict(run.summary)
     tiles = []
-    if found.protocol is not None:
-        before = mean(run.told("untrained", found.protocol))
+    if result.protocol is not None:
+        before = mean(run.told("untrained", result.protocol))
         tiles.append(
             Tile(
-                subject(found.protocol),
-                accuracy_cell(run.summary, "accuracy", found.protocol),
-                f"{_began(run)} {shown(found.protocol, before)}",
+                subject(result.protocol),
+                accuracy_cell(run.summary, "accuracy", result.protocol),
+                f"{_began(run)} {shown(result.protocol, before)}",
             )
         )
     if isinstance(run.told("communication"), Mapping):
-        tiles.append(Tile("sent by clients", _number(run, "communication", "up_bytes", form=size)))
-        tiles.append(Tile("received by clients", _number(run, "communication", "down_bytes", form=size)))
-    tiles.append(Tile("wall clock", _number(run, "wall_s", form=span), "start-up not counted"))
+        tiles.append(Tile("sent by clients", number_cell(run, "communication", "up_bytes", form=size)))
+        tiles.append(Tile("received by clients", number_cell(run, "communication", "down_bytes", form=size)))
+    tiles.append(Tile("wall clock", number_cell(run, "wall_s", form=span), "start-up not counted"))
     if run.told("virtual_s") is not None:
-        tiles.append(Tile("virtual time", _number(run, "virtual_s", form=span)))
+        tiles.append(Tile("virtual time", number_cell(run, "virtual_s", form=span)))
     if isinstance(replies := run.told("replies"), Mapping):
         tiles.append(
             Tile(
@@ -162,29 +162,30 @@ def _tiles(run: RunFolder) -> list[Tile]:
     if isinstance(run.told("epsilon"), Mapping):
         spent = {c: v for c, v in run.summary["epsilon"].items() if isinstance(v, int | float)}
         if spent:
-            largest = _number(run, "epsilon", max(spent, key=lambda c: spent[c]), form=upper)
+            largest = number_cell(run, "epsilon", max(spent, key=lambda c: spent[c]), form=upper)
             tiles.append(Tile("epsilon, largest of clients", largest, _scope(run)))
     elif run.told("epsilon") is not None:
-        tiles.append(Tile("epsilon", _number(run, "epsilon", form=upper), _scope(run)))
+        tiles.append(Tile("epsilon", number_cell(run, "epsilon", form=upper), _scope(run)))
     if run.told("train_images_per_s") is not None:
-        tiles.append(Tile("trained on", _number(run, "train_images_per_s"), "images per second"))
+        tiles.append(Tile("trained on", number_cell(run, "train_images_per_s"), "images per second"))
     if run.told("void_rounds"):
-        tiles.append(Tile("rounds that came to nothing", _number(run, "void_rounds"), f"of {run.rounds}"))
+        tiles.append(Tile("rounds that came to nothing", number_cell(run, "void_rounds"), f"of {run.rounds}"))
     if run.told("dropped", "times"):
-        tiles.append(Tile("clients that failed", _number(run, "dropped", "times"), "times left out"))
+        tiles.append(Tile("clients that failed", number_cell(run, "dropped", "times"), "times left out"))
     return tiles
 
 
 def _scope(run: RunFolder) -> str:
-    """What the run's epsilon covers."""
-    found = guarantee(run.summary)
-    return "not of every client" if found is None else found.scope
+    """Whose epsilon it is, or that not every client has one."""
+    promise = guarantee(run.summary)
+    return "not of every client" if promise is None else promise.scope
 
 
 # -- accuracy ----------------------------------------------------------------------------------------------------------
 
 
 def _accuracy(run: RunFolder, studio: Studio) -> Section:
+    """The accuracies over rounds, and their table."""
     section = Section("accuracy", "Accuracy", drawings=list(accuracy.figures(run, studio)))
     caption = "Frozen features on test images; differences of shares in points"
     if (table := accuracy_table(run.summary, caption, _began(run))) is not None:
@@ -201,6 +202,7 @@ def _accuracy(run: RunFolder, studio: Studio) -> Section:
 
 
 def _clients(run: RunFolder, studio: Studio) -> Section:
+    """Which client holds what, and each client's accuracy."""
     drawings = [
         *holdings.figures(run, studio),
         *accuracy.per_client(run, studio),
@@ -223,22 +225,23 @@ def _clients(run: RunFolder, studio: Studio) -> Section:
 
 
 def _of_client(run: RunFolder, client: int, names: Sequence[str]) -> Iterator[Cell]:
-    """What a client is worth by each of these measures, and on how many images of its own."""
+    """A client's value of each measure, with the number of its own images on which it was measured."""
     for name in names:
-        cell, images = _number(run, "accuracy", name, str(client), form=partial(shown, name)), None
+        cell, images = number_cell(run, "accuracy", name, str(client), form=partial(shown, name)), None
         if cell.raw is not None:
             images = clients_images(run.summary, name).get(client)
         yield cell if images is None else replace(cell, note=f"of {how_many(images, 'image')}")
 
 
 def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports: bool) -> Section:
+    """Figures of the features; and, with ``images``, the map and the nearest neighbours."""
     section = Section("representations", "Representations", drawings=list(features.figures(run, studio)))
     if described := run.told("features"):
         rows = [
             [
                 Cell(features_name(name)),
-                _number(run, "untrained_features", name, of=mean),
-                _number(run, "features", name, of=mean),
+                number_cell(run, "untrained_features", name, of=mean),
+                number_cell(run, "features", name, of=mean),
             ]
             for name in described
         ]
@@ -248,114 +251,19 @@ def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports
         section.absent.append(NO_IMAGES)
         return section
     try:
-        seen = look(run.path, trust_imports=trust_imports)
+        sample = look(run.path, trust_imports=trust_imports)
     except (UserError, OSError, ValueError, KeyError, pa.ArrowException) as error:
         reason = in_one_line(error)
         section.absent.append(f"No map and no neighbours: the images or the encoder could not be had. {reason}")
         return section
-    section.drawings = [*maps.figures(seen, studio), *section.drawings]
-    section.strips = maps.strips(seen)
-    share = maps.agreement(seen)
-    section.intro = f"Features of {how_many(len(seen.labels), f'{seen.split} image')} by {maps.whose(seen)}."
+    section.drawings = [*maps.figures(sample, studio), *section.drawings]
+    section.strips = maps.strips(sample)
+    share = maps.agreement(sample)
+    section.intro = f"Features of {how_many(len(sample.labels), f'{sample.split} image')} by {maps.whose(sample)}."
     if share is not None:
         section.intro += f" Of the five nearest neighbours of an image, {percent(share)} are of its class."
-    section.intro += maps.shown_bands(seen.pixels.shape[3])
-    projector.write(seen, run.path)
-    return section
-
-
-# -- cost --------------------------------------------------------------------------------------------------------------
-
-
-def _communication(run: RunFolder, studio: Studio) -> Section:
-    section = Section("communication", "Communication", drawings=list(costs.communication(run, studio)))
-    rows = [
-        [Cell(f"{field.name} ({field.operation})"), Cell(field.direction), Cell(size(field.bytes), field.bytes),
-         Cell(percent(field.share))]
-        for field in costs.fields(run)
-    ]  # fmt: skip
-    if rows:
-        total = [
-            Cell("all"),
-            Cell("up, down"),
-            Cell(size(sum(field.bytes for field in costs.fields(run)))),
-            Cell(percent(1.0)),
-        ]
-        caption = "Bytes of all clients and rounds by message field"
-        head = ["field (operation)", "direction", "bytes", "share"]
-        section.tables.append(HtmlTable(caption, head, [*rows, total], beside=True))
-    return section
-
-
-def _privacy(run: RunFolder, studio: Studio) -> Section:
-    section = Section("privacy", "Privacy", drawings=list(costs.privacy(run, studio)))
-    spent = run.told("privacy")
-    if isinstance(spent, Mapping):
-        covered = printable(spent.get("covers", ""))
-        section.intro = (
-            f"Covered: {covered}; neighbours: {printable(spent.get('neighbours', ''))}; not covered: "
-            f"{printable(spent.get('not_covered', ''))}."
-        )
-        clients = sorted(spent["epsilon"], key=int) if isinstance(spent.get("epsilon"), Mapping) else []
-        rows = [
-            [
-                Cell(run.client(int(c))),
-                _number(run, "epsilon", c, form=upper),
-                _number(run, "privacy", "epsilon_closed_form", c, form=upper),
-                _number(run, "privacy", "sigma", c),
-                _number(run, "privacy", "releases", c),
-            ]
-            for c in clients[:CLIENTS]
-        ]
-        head = ["", "epsilon", "closed form", "sigma", "releases"]
-        if rows:
-            section.tables.append(HtmlTable(f"Privacy spent by client, delta {words(spent.get('delta'))}", head, rows))
-    return section
-
-
-def _leak(run: RunFolder) -> Section:
-    """What ``rayfed-ssl leak`` found, if it was asked."""
-    section = Section("leak", "What messages give away")
-    try:
-        found = read_leak(run.path)
-    except UserError as error:
-        section.absent.append(printable(str(error), 1000))
-        return section
-    if found is None:
-        return section
-    rounds = sorted({area.round for area in found.areas})
-    rows = [
-        [
-            Cell(run.client(area.client) + (f", round {area.round}" if len(rounds) > 1 else "")),
-            Cell(printable(area.field, 60)),
-            Cell(printable(area.score, 60)),
-            Cell(number(area.members)),
-            Cell(f"{area.auc:.3f}", area.auc, note=f"[{area.low:.3f}, {area.high:.3f}]"),
-            Cell(f"{area.tpr:.3f}" if area.members >= ENOUGH else "–"),
-        ]
-        for area in found.areas[:CLIENTS]
-    ]
-    head = ["", "field", "score", "members", "AUC [95 %]", "TPR at 1 % FPR"]
-    of = ", ".join(map(str, rounds))
-    section.tables.append(HtmlTable(f"Members told from as many others, by messages of round {of}", head, rows))
-    section.intro = (
-        "If an interval contains 0.5, this score did not tell that client's members from others; another may. "
-        f"An interval is {INTERVAL}; {BY_CHANCE}."
-    )
-    if found.null_deviation is not None:
-        section.intro += f" A score that knows nothing spreads by {found.null_deviation:.3f} around 0.5."
-    if found.unaudited:
-        section.notes.append(f"Crossed, but no attack reads it: {printable(', '.join(found.unaudited))}.")
-    return section
-
-
-def _time(run: RunFolder, studio: Studio) -> Section:
-    rows = [
-        [Cell(phase.name), Cell(span(phase.seconds), phase.seconds), Cell(phase.note)] for phase in costs.phases(run)
-    ]
-    section = Section("time", "Time", drawings=list(costs.time(run, studio)))
-    if rows:
-        section.tables.append(HtmlTable("Time by phase", ["phase", "time", ""], rows, folded="Seconds by phase"))
+    section.intro += maps.shown_bands(sample.pixels.shape[3])
+    projector.write(sample, run.path)
     return section
 
 
@@ -363,6 +271,7 @@ def _time(run: RunFolder, studio: Studio) -> Section:
 
 
 def _configuration(run: RunFolder) -> Section:
+    """The main settings, and the run's files in full."""
     section = Section("configuration", "Configuration")
     keys = [(key, value) for key, value in flat(run.config) if any(_under(key, block) for block in SHOWN)]
     if keys:
@@ -376,4 +285,5 @@ def _configuration(run: RunFolder) -> Section:
 
 
 def _under(key: str, block: str) -> bool:
+    """Whether a dotted key is ``block`` or lies in it."""
     return key == block or key.startswith(f"{block}.")

@@ -1,10 +1,10 @@
-"""The style of figures: one column of a paper wide, colours that colour-blind readers can tell apart, in light and in
-dark.
+"""The style of figures: as wide as one column of a paper, with colours that colour-blind readers can tell apart, for
+light and dark pages.
 
-A figure is drawn once and written as SVG, PDF and PNG. The page holds the same SVG with its colours as variables of the
-page, so that it follows the reader's choice of light or dark. The colours of series are Okabe and Ito's (2008).
+A figure is drawn once and written as SVG, PDF and PNG. The page holds the same SVG with variables of the page as its
+colours, so that it follows the reader's choice of light or dark. The colours of series are Okabe and Ito's (2008).
 
-This module loads matplotlib, so its users import it where they draw.
+This module loads matplotlib, so its users import it in the functions that draw.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEIGHT = 2.25
 INK, MUTED, GRID = "#1c2126", "#5c6670", "#dde2e7"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d1f")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-MAP = "cividis"  # of matrices: ordered in lightness, too
+MAP = "cividis"  # colours of matrices; their lightness increases, too
 VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", **{c: f"--c{k}" for k, c in enumerate(SERIES)}}
 FORMATS = ("svg", "pdf", "png")
 RC: dict[str, Any] = {
@@ -85,8 +85,8 @@ class Studio:
         """Let ``paint`` fill a figure of one column's width, and write it.
 
         Args:
-            name: of the files; what is neither a letter nor a digit becomes an underscore.
-            alt: what the figure shows, for who cannot see it.
+            name: the files' name; each run of characters that are neither letters nor digits becomes an underscore.
+            alt: a text that stands for the figure, for readers who cannot see it.
         """
         name = self._unused(re.sub(r"[^A-Za-z0-9]+", "_", name)[:80])
         with rc_context({**RC, "svg.hashsalt": name}):
@@ -104,16 +104,16 @@ class Studio:
         return Drawing(name, title, alt, caption, inline(svg.decode(), name, alt))
 
     def _unused(self, name: str) -> str:
-        """The name, with a number where a figure of this page has it already."""
-        number, found = 2, name
-        while found in self.names:
-            number, found = number + 1, f"{name}_{number}"
-        self.names.add(found)
-        return found
+        """The name, with a number added if a figure of this page has it already."""
+        number, unused = 2, name
+        while unused in self.names:
+            number, unused = number + 1, f"{name}_{number}"
+        self.names.add(unused)
+        return unused
 
 
 def _saved(figure: Figure, suffix: str) -> bytes:
-    """The figure as a file's content: the same bytes from the same figure."""
+    """The figure as the content of a file; the same figure gives the same bytes."""
     stream = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[suffix]
     ground = "none" if suffix == "svg" else "white"
@@ -122,7 +122,7 @@ def _saved(figure: Figure, suffix: str) -> bytes:
 
 
 def inline(svg: str, name: str, alt: str) -> Markup:
-    """The text of an SVG file for a page: as wide as its place, its ids its own, its colours the page's."""
+    """The text of an SVG file for a page: as wide as its container, with ids of its own and the page's colours."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
@@ -148,18 +148,19 @@ def inline(svg: str, name: str, alt: str) -> Markup:
 
 
 def series(number: int) -> dict[str, Any]:
-    """Colour and marker of the number-th line."""
+    """Colour and marker of line ``number``."""
     return {"color": SERIES[number % len(SERIES)], "marker": MARKERS[number % len(MARKERS)]}
 
 
 def whole_numbers(axes: Axes) -> None:
+    """Put the marks of the x axis at whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
 
 
 def logarithmic(axis: XAxis | YAxis) -> None:
-    """A logarithmic axis with plain numbers at its powers of ten."""
+    """Make an axis logarithmic, with plain numbers at its powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -170,7 +171,7 @@ def logarithmic(axis: XAxis | YAxis) -> None:
 
 
 def logarithmic_from_zero(axis: XAxis | YAxis, least: float) -> None:
-    """An axis that begins at zero, has a step to ``least`` above it, and is logarithmic from there on."""
+    """Make an axis begin at zero and be logarithmic from the power of ten below ``least``, the smallest other value."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     high = axis.get_view_interval()[1]
@@ -185,12 +186,12 @@ def logarithmic_from_zero(axis: XAxis | YAxis, least: float) -> None:
 
 
 def rules(axes: Axes) -> None:
-    """Faint level lines."""
+    """Draw faint horizontal lines."""
     axes.grid(axis="y")
 
 
 def legend_below(axes: Axes, columns: int = 2) -> None:
-    """The legend under the axes, where it hides nothing."""
+    """Put the legend under the axes, where it covers nothing."""
     handles, names = axes.get_legend_handles_labels()
     if handles:
         axes.figure.legend(handles, names, loc="outside lower left", ncols=columns, handlelength=1.8, columnspacing=1.2)
@@ -205,8 +206,9 @@ def matrix(
     label: str,
     names: Sequence[str] = (),
 ) -> None:
-    """A matrix (N, M) as a map, its colours between ``limits``; its numbers are written in where there are at most 8
-    rows and columns. ``names`` are of both, where they are the same.
+    """Draw a matrix (N, M) with colours between ``limits``, and with its numbers if it has at most 8 rows and columns.
+
+    ``names`` are those of both rows and columns, if these are the same.
     """
     axes, (low, high) = figure.add_subplot(), limits
     drawn = axes.imshow(values, cmap=MAP, interpolation="nearest", vmin=low, vmax=high)
@@ -228,7 +230,9 @@ def matrix(
 
 
 def lines(figure: Figure, values: dict[str, dict[float, float]], *, xlabel: str, ylabel: str) -> Axes:
-    """One axis with a line per name: x -> y. A name without points keeps its colour for other figures."""
+    """Draw one axis with a line per name: x -> y. A name without points is skipped, but keeps its colour for other
+    figures.
+    """
     axes = figure.add_subplot()
     for number, (name, points) in enumerate(values.items()):
         if not points:

@@ -1,4 +1,4 @@
-"""The report of a sweep: from ``results.parquet``, ``sweep.yaml`` and ``trials.json`` to the sections of a page."""
+"""The report of a sweep, made of ``results.parquet``, ``sweep.yaml`` and ``trials.json``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COLUMNS = (
     START,
 )
 KEYS = 9  # the most keys with a figure
-LISTED = 200  # configurations in the table
+LISTED = 200  # the most configurations in the table
 Row = dict[str, Any]
 
 
@@ -78,25 +78,28 @@ def report(folder: Path) -> Path:
 
 
 def _answered(folder: Path, choice: Choice, metric: str, notes: list[str]) -> list[Section]:
-    """What ``choice.json`` says of the choice; of an earlier version's sweep, which wrote none, what its rows say."""
+    """What ``choice.json`` says about the choice. A sweep of an earlier version has no such file: then what follows
+    from its rows.
+    """
     path = folder / CHOICE
     if not path.exists():
         return [Section("choice", "Choice", notes=remarks(choice, metric))]
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        winner, told = said["configuration"], [printable(remark, 1000) for remark in said["remarks"]]
-        folders = ", ".join(printable(name, 60) for name in said["folders"])
-        keys = ", ".join(f"{printable(key, 60)} = {words(value)}" for key, value in said["keys"].items())
+        document = json.loads(path.read_text(encoding="utf-8"))
+        winner, sentences = document["configuration"], [printable(remark, 1000) for remark in document["remarks"]]
+        folders = ", ".join(printable(name, 60) for name in document["folders"])
+        keys = ", ".join(f"{printable(key, 60)} = {words(value)}" for key, value in document["keys"].items())
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         notes.append(f"{CHOICE}: cannot be read ({error!r})")
         return []
-    by = f"{said.get('mode')}imum of {printable(said.get('metric'), 60)}"
+    by = f"{document.get('mode')}imum of {printable(document.get('metric'), 60)}"
     chosen = "No configuration has run to its end." if winner is None else f"Number {winner}: {keys} ({folders})."
-    again = [] if winner is None else ["To run it: rayfed-ssl run FOLDER/best.yaml, where FOLDER is this folder."]
-    return [Section("choice", "Choice", f"By the {by}.", notes=[chosen, *told, *again])]
+    command = [] if winner is None else ["To run it: rayfed-ssl run FOLDER/best.yaml, where FOLDER is this folder."]
+    return [Section("choice", "Choice", f"By the {by}.", notes=[chosen, *sentences, *command])]
 
 
 def _rows(path: Path) -> list[Row]:
+    """The rows of ``results.parquet``. Raises UserError if it is damaged or has none."""
     try:
         rows: list[Row] = pq.read_table(path).to_pylist()
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -107,6 +110,7 @@ def _rows(path: Path) -> list[Row]:
 
 
 def _settings(path: Path, notes: list[str]) -> dict[str, Any]:
+    """What ``sweep.yaml`` holds; nothing, with a note, if it cannot be read."""
     try:
         return configfile.read(path)
     except (UserError, OSError) as error:
@@ -120,6 +124,7 @@ def _keys(rows: Sequence[Row], metric: str) -> list[str]:
 
 
 def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str, mode: str, of: str) -> HtmlTable:
+    """A row for each configuration with a score, the best first, and one for the encoder before training."""
     body = []
     marks: dict[int | None, str] = {
         **dict.fromkeys(choice.level, "level"), **dict.fromkeys(choice.apart, APART), choice.winner: "chosen",
@@ -161,17 +166,18 @@ def _table(rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str
 
 
 def _spread(values: Sequence[float], metric: str) -> str:
-    """From the smallest to the largest value of several repeats."""
+    """The smallest and the largest value of several repeats; "" for one."""
     return f"{shown(min(values), metric)} to {shown(max(values), metric)}" if len(values) > 1 else ""
 
 
 def _began(rows: Sequence[Row], metric: str) -> float | None:
-    """The mean of what encoders were worth before training; None where configurations began with different ones."""
+    """The mean score before training; None if configurations began with different encoders."""
     means = {round(fmean(values), 9) for values in starts_of(rows, metric)}
     return means.pop() if len(means) == 1 else None
 
 
 def _explained(rows: Sequence[Row], metric: str) -> str:
+    """What the marks and lines of the figures mean."""
     dashed = "" if _began(rows, metric) is None else f" Dashed: the {before_training(rows)}, in the mean."
     return f"A point is a trial; filled: the configuration that is chosen.{dashed}"
 
@@ -180,6 +186,7 @@ def _explained(rows: Sequence[Row], metric: str) -> str:
 
 
 def _against(studio: Studio, key: str, rows: Sequence[Row], best: int | None, metric: str, place: int) -> Drawing:
+    """A figure of the metric against one key."""
     known = sum(row.get(metric) is not None and row.get(key) is not None for row in rows)
     return studio.draw(
         f"sweep_key_{place}", printable(key, 60), lambda f: _paint_key(f, key, rows, best, metric),
@@ -188,6 +195,7 @@ def _against(studio: Studio, key: str, rows: Sequence[Row], best: int | None, me
 
 
 def _paint_key(figure: Figure, key: str, rows: Sequence[Row], best: int | None, metric: str) -> None:
+    """A point for each trial; categories stand on the axis in alphabetical order."""
     known = [row for row in rows if row.get(metric) is not None and row.get(key) is not None]
     axes = figure.add_subplot()
     scale = 100 if metric.startswith(SHARES) else 1
@@ -210,7 +218,7 @@ def _paint_key(figure: Figure, key: str, rows: Sequence[Row], best: int | None, 
 
 
 def _course(studio: Studio, folder: Path, metric: str, notes: list[str]) -> Drawing | None:
-    """What each trial reported on its way."""
+    """A figure of the values that each trial reported while it ran; None if no trial reported two."""
     try:
         trials = json.loads((folder / "trials.json").read_text(encoding="utf-8"))["trials"]
         curves = [[(int(t), float(v)) for t, v in trial["reports"]] for trial in trials if isinstance(trial, Mapping)]

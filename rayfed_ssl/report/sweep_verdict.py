@@ -1,5 +1,5 @@
 """A sweep in sentences: which configuration it chose, whether training made encoders worse, and what a reader has to
-know of the choice. Configurations are named by their numbers, as in the tables.
+know about the choice. Configurations are named by their numbers, as in the tables.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from rayfed_ssl.records.sweep_choice import (
 from rayfed_ssl.report.formats import how_many, number, percent, words
 from rayfed_ssl.report.verdict import Verdict
 
-MOST = 8  # configurations that a sentence names
+MOST = 8  # the most configurations that a sentence names
 Row = Mapping[str, Any]
 
 
 def verdict(
     rows: Sequence[Row], choice: Choice, keys: Sequence[str], metric: str, mode: str = "max", of: str = "mean"
 ) -> Verdict:
-    """The configuration that the sweep chose and what it is; which are worse than before training; and how many have a
-    score and cannot win.
+    """The configuration that the sweep chose, with its keys and score; which configurations are worse than before
+    training; and how many have a score but cannot be chosen.
 
     Args:
-        rows: those of ``results.parquet``, one per trial.
+        rows: the rows of ``results.parquet``, one per trial.
         keys: the keys that varied.
-        of: what of a configuration's repeats is its score: mean, worst, best.
+        of: how a configuration's score is made of its repeats: mean, worst or best.
     """
     if not choice.ranking:
         return Verdict("No configuration has a score yet.")
@@ -43,46 +43,49 @@ def verdict(
     if choice.winner is None:
         return Verdict(f"No configuration has run to its end yet; {some} with a score so far.")
     own = [row for row in rows if row["configuration"] == choice.winner]
-    told = ", ".join(f"{key} = {words(own[0].get(key))}" for key in keys)
+    settings = ", ".join(f"{key} = {words(own[0].get(key))}" for key in keys)
     labels = f" (chosen by {TEST_LABELS})" if labels_of(metric) == TEST_LABELS else ""
     repeats = f", the {of} of {choice.repeats} repeats," if choice.repeats > 1 else ""
     best = "first" if choice.level or choice.apart else "the best"
-    said = [
+    sentences = [
         f"Of {how_many(len(choice.finished), 'configuration')} that ran to the end, number {choice.winner} is {best} "
-        f"by {printable(metric, 60)}{labels}: {shown(own[0]['score'], metric)}{repeats} with {told}.",
+        f"by {printable(metric, 60)}{labels}: {shown(own[0]['score'], metric)}{repeats} with {settings}.",
         *_below(rows, choice, metric, mode),
     ]
     if others := len(choice.ranking) - len(choice.finished):
-        said.append(f"{how_many(others, 'other')} with a score did not run to the end and cannot be chosen.")
-    return Verdict(" ".join(said))
+        sentences.append(f"{how_many(others, 'other')} with a score did not run to the end and cannot be chosen.")
+    return Verdict(" ".join(sentences))
 
 
 def remarks(choice: Choice, metric: str, held_out: Collection[int] = ()) -> list[str]:
-    """What a reader has to know of the choice, a sentence each: whose labels made it, which configurations are as good,
-    and how far chance may have made it. Nothing where none was chosen. ``held_out``: how many images were held out to
-    choose by in each of the chosen configuration's trials, as far as they say so.
+    """What a reader has to know about the choice, one sentence each: whose labels it used, which configurations are as
+    good, and how far it may be due to chance. Empty if no configuration was chosen.
+
+    ``held_out``: the number of images held out to choose by, of each trial of the chosen configuration that says so.
     """
     if choice.winner is None:
         return []
     labels = labels_of(metric)
     of = f", of {_counts(held_out)} images in each trial" if held_out and labels == HELD_OUT_LABELS else ""
-    found = [] if labels is None else ["Chosen without labels." if labels == NO_LABELS else f"Chosen by {labels}{of}."]
+    sentences = (
+        [] if labels is None else ["Chosen without labels." if labels == NO_LABELS else f"Chosen by {labels}{of}."]
+    )
     winner = f"number {choice.winner}"
     if choice.level:
-        found.append(f"Level with {winner}: {numbers(choice.level)}, because {choice.why_level}.")
+        sentences.append(f"Level with {winner}: {numbers(choice.level)}, because {choice.why_level}.")
     if choice.apart:
-        found.append(f"Not told apart from {winner}: {numbers(choice.apart)}, because {choice.why_apart}.")
+        sentences.append(f"Not told apart from {winner}: {numbers(choice.apart)}, because {choice.why_apart}.")
     if choice.ahead:
-        found.append(f"Better than {winner} by the mean of repeats: {numbers(choice.ahead)}.")
+        sentences.append(f"Better than {winner} by the mean of repeats: {numbers(choice.ahead)}.")
     if choice.repeats > 1 and (chance := partly_by_chance(len(choice.finished))):
-        found.append(f"{chance[0].upper()}{chance[1:]}.")
+        sentences.append(f"{chance[0].upper()}{chance[1:]}.")
     if choice.repeats == 1 and not choice.level and len(choice.finished) > 1:
-        found.append("Each was trained once, so differences may be chance (repeat: 3 shows their spread).")
-    return found
+        sentences.append("Each was trained once, so differences may be chance (repeat: 3 shows their spread).")
+    return sentences
 
 
 def shown(value: float | None, metric: str) -> str:
-    """A value of the metric: per cent of what lies between 0 and 1, else a number."""
+    """A value of the metric: as per cent if it is a share, else as a number."""
     return percent(value) if metric.startswith(SHARES) else number(value)
 
 
@@ -94,18 +97,18 @@ def numbers(configurations: Sequence[int]) -> str:
     return f"number{'' if len(configurations) == 1 else 's'} {listed(named)}"
 
 
-def _counts(found: Collection[int]) -> str:
-    """``60``, or ``58 to 60``."""
-    low, high = min(found), max(found)
+def _counts(counts: Collection[int]) -> str:
+    """A count, or the smallest and the largest: ``60``, or ``58 to 60``."""
+    low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _below(rows: Sequence[Row], choice: Choice, metric: str, mode: str) -> list[str]:
-    """Which configurations training made worse, beside what these began with where that is one value."""
+    """Which configurations are worse than before training, with the value before training if it is the same for all."""
     below = below_untrained(rows, choice, metric, mode)
     if not below:
         return []
-    means = {shown(fmean(found), metric) for c, found in untrained_of(rows, metric).items() if c in below}
+    means = {shown(fmean(scores), metric) for c, scores in untrained_of(rows, metric).items() if c in below}
     value = f" ({means.pop()})" if len(means) == 1 else ""
     by = " by the mean of repeats" if choice.repeats > 1 else ""
     beside = f"the {before_training(rows)}{value}{by}, chance not counted"

@@ -1,14 +1,17 @@
 """A run in one sentence: how does its encoder compare with the untrained one and with raw pixels, and by which measure?
 
-It is better or worse, level with it or not told apart from it.
+The encoder is better than the other, worse, level with it, or not told apart from it. Accuracies are fractions.
 
-Accuracies are fractions. The word is that of the 95% interval of the difference
-(:mod:`rayfed_ssl.records.significance`): the interval of the paired differences over the test images, or, where a run
-did not keep which of them were right, the one that their number allows; and, where clients are evaluated one by one,
-that of their paired differences; the wider counts. Balanced accuracies and areas under the ROC curve have the paired
-interval alone (:mod:`rayfed_ssl.records.image_intervals`): no number of test images allows one for them.
-Where no interval is known, as of a run that did not record its number of test images, there is the difference and no
-word for it.
+The word follows from the 95% interval of the difference (:mod:`rayfed_ssl.records.significance`). There may be two
+such intervals; the wider one counts:
+
+- over the test images: the interval of the paired differences (:mod:`rayfed_ssl.records.image_intervals`). If the run
+  did not keep which images each encoder got right, the interval is computed from the number of test images. That is
+  not possible for balanced accuracies and areas under the ROC curve;
+- over the clients, if they are evaluated one by one: the interval of the clients' paired differences.
+
+If no interval is known, as for a run that did not record its number of test images, the sentence gives the difference
+and no word for it.
 """
 
 from __future__ import annotations
@@ -41,19 +44,22 @@ from rayfed_ssl.report.measures import (
 
 BETTER, LEVEL_WITH, WORSE = "better", "level", "worse"
 NO_INTERVAL = "no interval"
-ROUNDING = 1e-9  # of an accuracy that is a share of images
+ROUNDING = 1e-9  # accuracies that differ by no more are equal
 KINDS: Mapping[Judgement, str] = {"above": BETTER, "below": WORSE, "level": LEVEL_WITH, APART: APART}
 NO_ROUND = {
     "diverged": "Training diverged in its first round",
     "stopped": "Stopped before a round was over",
     UNFINISHED: "Not finished, and no round is over yet",
-}  # the status of a run -> how the sentence about one without a trained round opens
+}  # status of a run without a completed round -> how its sentence opens
 WORDS = {BETTER: "better than", LEVEL_WITH: "level with", APART: "not told apart from", WORSE: "worse than"}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind``: a key of ``WORDS``, or None where nothing can be compared. ``protocol``: by which measure."""
+    """A sentence, and the ``kind`` of difference it states: a key of ``WORDS``, or None if nothing could be compared.
+
+    ``protocol``: the measure that it is about.
+    """
 
     sentence: str
     kind: str | None = None
@@ -64,7 +70,7 @@ DAMAGED = Verdict("The summary is damaged: no verdict.")
 
 
 def mean(accuracy: Any) -> float | None:
-    """A summary's accuracy as one number: of clients' values, those that are known, the mean."""
+    """A summary's accuracy as one number: the mean of the known values if each client has one; None without any."""
     values = accuracy.values() if isinstance(accuracy, Mapping) else [accuracy]
     known = [float(value) for value in values if isinstance(value, int | float)]
     return fmean(known) if known else None
@@ -72,8 +78,10 @@ def mean(accuracy: Any) -> float | None:
 
 @dataclass(frozen=True)
 class Compared:
-    """``mean``: the difference; ``low``, ``high``: its 95% interval, None where the number of test images is not known,
-    or does not say, and there are no clients to compare. ``of``: what the interval is over. ``margin``: what is small.
+    """A difference of two encoders (``mean``) and its 95% interval, from ``low`` to ``high``; both are None if no
+    interval is known.
+
+    ``of``: what the interval is over, in words. ``margin``: differences within it are small.
     """
 
     mean: float
@@ -95,7 +103,7 @@ class Compared:
 
 
 class Pairs(NamedTuple):
-    """The 95% interval of a difference, paired image by image, over so many labelled test ``images``."""
+    """The 95% interval of a difference that is paired image by image, over ``images`` labelled test images."""
 
     low: float
     high: float
@@ -103,34 +111,36 @@ class Pairs(NamedTuple):
 
 
 def compared(last: Any, untrained: Any, images: int | None, pairs: Pairs | None = None) -> Compared | None:
-    """An accuracy beside the untrained encoder's; None without both.
+    """Compare an accuracy with the untrained encoder's; None if one of them is not known.
 
     Args:
-        last, untrained: an accuracy, or one by client.
-        images: the labelled test images that both are shares of; None where that is not known, or they are none.
-        pairs: the interval of the difference, paired image by image. Without it answers are taken as independent, which
-            makes the interval wider where encoders agree.
+        last, untrained: an accuracy, or one for each client.
+        images: the number of labelled test images of which both are shares; None if it is not known, or if the values
+            are not shares of images.
+        pairs: the interval of the difference, paired image by image. Without it the encoders' answers are taken as
+            independent, which makes the interval wider if the encoders agree.
     """
-    a, b = mean(last), mean(untrained)
-    if a is None or b is None:
+    last_mean, untrained_mean = mean(last), mean(untrained)
+    if last_mean is None or untrained_mean is None:
         return None
-    apart, intervals = a - b, list[tuple[float, float, str]]()
+    gap = last_mean - untrained_mean
+    apart, intervals = gap, list[tuple[float, float, str]]()
     if isinstance(last, Mapping) and isinstance(untrained, Mapping):
         both = [
             last[client] - untrained[client]
             for client in last.keys() & untrained.keys()
             if last[client] is not None and untrained[client] is not None
         ]
-        found = difference(both)
-        if found is not None:
-            apart = found.mean
-            if found.low is not None and found.high is not None:
-                intervals.append((found.low, found.high, f"{found.count} clients"))
-    if pairs is None and images and 0 <= a <= 1 and 0 <= b <= 1:
-        pairs = Pairs(*of_difference(a, b, images), images)
+        by_client = difference(both)
+        if by_client is not None:
+            apart = by_client.mean
+            if by_client.low is not None and by_client.high is not None:
+                intervals.append((by_client.low, by_client.high, f"{by_client.count} clients"))
+    if pairs is None and images and 0 <= last_mean <= 1 and 0 <= untrained_mean <= 1:
+        pairs = Pairs(*of_difference(last_mean, untrained_mean, images), images)
     if pairs is not None:
         low, high, count = pairs
-        intervals.append((apart + low - (a - b), apart + high - (a - b), how_many(count, "test image")))
+        intervals.append((apart + low - gap, apart + high - gap, how_many(count, "test image")))
     if not intervals:
         return Compared(apart)
     low, high, of = max(intervals, key=lambda interval: interval[1] - interval[0])
@@ -138,43 +148,43 @@ def compared(last: Any, untrained: Any, images: int | None, pairs: Pairs | None 
 
 
 def test_images(summary: Mapping[str, Any], protocol: str) -> int | None:
-    """How many test images a score is a share of; None where it is none, or the run did not say. Own
-    tasks have images of their own, those of all clients together.
+    """The number of test images of which a score is a share; None if it is not such a share, or if the run did not
+    record the number. For clients' own tasks it is the number of all clients' test images together.
     """
     return _images(summary, protocol) if counts_images(protocol) else None
 
 
 def _images(summary: Mapping[str, Any], protocol: str) -> int | None:
-    """How many labelled test images a score was measured on; None where the run did not say."""
+    """The number of labelled test images on which a score was measured; None if the run did not record it."""
     known = (summary.get("evaluation") or {}).get("task_test_images" if protocol == "task" else "test_images")
     return known if isinstance(known, int) and known > 0 else None
 
 
 def clients_images(summary: Mapping[str, Any], protocol: str) -> dict[int, int]:
-    """Client -> on how many of its own images its value of a score was measured; empty where the score is of no
-    client's own images, or the run did not say.
+    """Client -> the number of its own images on which its value of a score was measured; empty if the score was not
+    measured on clients' own images, or if the run did not record the numbers.
     """
     kind = "own" if protocol.startswith(OWN) else protocol.partition("_")[0]
-    found = ((summary.get("evaluation") or {}).get("clients_test_images") or {}).get(kind)
+    counts = ((summary.get("evaluation") or {}).get("clients_test_images") or {}).get(kind)
     values = (summary.get("accuracy") or {}).get(protocol)
-    if not isinstance(found, Mapping) or not isinstance(values, Mapping):
+    if not isinstance(counts, Mapping) or not isinstance(values, Mapping):
         return {}
     known = {client for client, value in values.items() if value is not None}
-    return {int(c): n for c, n in found.items() if c in known and c.isdecimal() and isinstance(n, int) and n > 0}
+    return {int(c): n for c, n in counts.items() if c in known and c.isdecimal() and isinstance(n, int) and n > 0}
 
 
 def pairs(summary: Mapping[str, Any], block: str, protocol: str) -> Pairs | None:
-    """The interval, paired image by image, of an accuracy over that of ``block``; None where the run has none, or did
-    not say over how many images.
+    """The interval, paired image by image, of the difference between the encoder's accuracy and that of ``block``
+    (``untrained`` or ``pixels``); None if the run has none, or did not record the number of images.
     """
-    found, images = ((summary.get("paired") or {}).get(block) or {}).get(protocol), _images(summary, protocol)
-    if not (isinstance(found, list) and len(found) == 2 and all(isinstance(end, int | float) for end in found)):
+    ends, images = ((summary.get("paired") or {}).get(block) or {}).get(protocol), _images(summary, protocol)
+    if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int | float) for end in ends)):
         return None
-    return None if images is None else Pairs(float(found[0]), float(found[1]), images)
+    return None if images is None else Pairs(float(ends[0]), float(ends[1]), images)
 
 
 def began_with(summary: Mapping[str, Any]) -> str:
-    """The encoder before training, in words."""
+    """What the encoder before training is called."""
     return "the encoder it started from" if "start" in summary else "the untrained encoder"
 
 
@@ -185,38 +195,41 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
     if summary.get("rounds") == 0:
         ended = NO_ROUND.get(str(summary.get("status")), "No round is over")
         return Verdict(f"{ended}: what was measured is {began} alone.")
-    found = {
+    differences = {
         name: compared(
             accuracy[name], untrained.get(name), test_images(summary, name), pairs(summary, "untrained", name)
         )
         for name in ordered(list(accuracy))
     }
-    known = {name: result for name, result in found.items() if result is not None}
+    known = {name: result for name, result in differences.items() if result is not None}
     opening = _opening(summary)
     if not known:
         return Verdict(f"{opening}, {_described(summary, began)}")
     main = _leading(known)
-    of = known[main]
+    result = known[main]
     last, before = shown(main, mean(accuracy[main])), shown(main, mean(untrained[main]))
     whose = " (mean of clients)" if isinstance(accuracy[main], Mapping) else ""
-    apart = f"{change(main, of.mean)}{unit(main)}"
-    if of.kind is None:
+    apart = f"{change(main, result.mean)}{unit(main)}"
+    if result.kind is None:
         sentence = (
             f"{opening}, {subject(main)}{whose} is {last}, and {before} with {began}: {apart}, with no interval, so "
             "neither is called better"
         )
     else:
         sentence = (
-            f"{opening}, the encoder is {WORDS[of.kind]} {began}: {subject(main)}{whose} {last} against {before}, "
-            f"{apart} {_interval(of, main)}"
+            f"{opening}, the encoder is {WORDS[result.kind]} {began}: {subject(main)}{whose} {last} against {before}, "
+            f"{apart} {_interval(result, main)}"
         )
     rest = _others(known, main) + _pixels(summary) + _one_class(summary) + _largest_class(summary, accuracy)
-    return Verdict(f"{sentence}{rest}.", of.kind, main)
+    return Verdict(f"{sentence}{rest}.", result.kind, main)
 
 
 def _leading(known: Mapping[str, Compared]) -> str:
-    """The measure that opens the sentence: the main one; where it does not tell the encoders apart, the first that
-    does, if more than half of ``PREFERRED`` do and all these say the same: one alone may do so by chance.
+    """The measure that opens the sentence.
+
+    It is the main one, the first of ``known``. If that does not tell the encoders apart, it is the first that does,
+    provided that more than half of the ``PREFERRED`` ones in ``known`` do and all these agree: a single one may do so
+    by chance.
     """
     main, preferred = next(iter(known)), [name for name in known if name in PREFERRED]
     telling = [name for name in preferred if known[name].kind in (BETTER, WORSE)]
@@ -225,7 +238,7 @@ def _leading(known: Mapping[str, Compared]) -> str:
 
 
 def best_below_last(summary: Mapping[str, Any]) -> str:
-    """Why the best round's accuracy is lower than the last one's, where it is; empty where it is not."""
+    """Why the best round's accuracy is lower than the last round's; "" if it is not lower."""
     below = [
         name
         for name, best in (summary.get("best") or {}).items()
@@ -242,28 +255,31 @@ def best_below_last(summary: Mapping[str, Any]) -> str:
 
 
 def _described(summary: Mapping[str, Any], began: str) -> str:
-    """What there is to say without an accuracy: features have no better or worse."""
+    """The end of the sentence about a run without an accuracy: values that describe its features. They get no word,
+    because none of them is better when it is higher.
+    """
     last, before = summary.get("features") or {}, summary.get("untrained_features") or {}
-    told = []
+    descriptions = []
     for name in last:
         value, first = mean(last[name]), mean(before.get(name))
         if value is not None:
-            told.append(
+            descriptions.append(
                 f"{features_name(name)} {number(value)}" + ("" if first is None else f" (from {number(first)})")
             )
-    if not told:
+    if not descriptions:
         return f"nothing was evaluated that could be compared with {began}."
-    return f"no accuracy was measured; of the features: {', '.join(told)}."
+    return f"no accuracy was measured; of the features: {', '.join(descriptions)}."
 
 
-def _interval(of: Compared, measure: str) -> str:
-    """In brackets what the judgement rests on."""
-    near = f", contains zero and lies within {small(measure, of.margin)}"
-    holds = {LEVEL_WITH: near, APART: ", contains zero"}.get(of.kind or "", "")
-    return f"(95 % interval {of.interval(measure)} over {of.of}{holds})"
+def _interval(result: Compared, measure: str) -> str:
+    """The interval on which the word rests, in brackets."""
+    near = f", contains zero and lies within {small(measure, result.margin)}"
+    holds = {LEVEL_WITH: near, APART: ", contains zero"}.get(result.kind or "", "")
+    return f"(95 % interval {result.interval(measure)} over {result.of}{holds})"
 
 
 def _opening(summary: Mapping[str, Any]) -> str:
+    """How the sentence opens: how the run ended, and after how many rounds."""
     rounds, status = how_many(int(summary.get("rounds") or 0), "round"), summary.get("status")
     if status == "diverged":
         return f"Training diverged; after the last good one of {rounds}"
@@ -277,56 +293,60 @@ def _opening(summary: Mapping[str, Any]) -> str:
 
 
 def _others(known: Mapping[str, Compared], main: str) -> str:
-    """What the other measures that have an interval say, where they say something else."""
-    other = [
-        f"{protocol_name(name)} {'does not tell them apart' if of.kind == APART else f'says {of.kind}'} "
-        f"({change(name, of.mean)})"
-        for name, of in known.items()
-        if name != main and of.kind not in (None, known[main].kind)
+    """What other measures say that have an interval and disagree with the ``main`` one; "" if there are none."""
+    disagreeing = [
+        f"{protocol_name(name)} {'does not tell them apart' if result.kind == APART else f'says {result.kind}'} "
+        f"({change(name, result.mean)})"
+        for name, result in known.items()
+        if name != main and result.kind not in (None, known[main].kind)
     ]
-    return f"; but {', '.join(other)}" if other else ""
+    return f"; but {', '.join(disagreeing)}" if disagreeing else ""
 
 
 def beside_pixels(summary: Mapping[str, Any]) -> dict[str, Compared]:
-    """How the encoder compares with the raw pixels, by each measure that has an interval, the main one first; empty of
-    a run that measured no pixels.
+    """Measure -> how the encoder compares with the raw pixels, for measures that have an interval, the main one first;
+    empty if the run did not measure pixels.
     """
     pixels, accuracy = summary.get("pixels") or {}, summary.get("accuracy") or {}
-    found = {
+    differences = {
         name: compared(
             mean(accuracy.get(name)), mean(pixels[name]), test_images(summary, name), pairs(summary, "pixels", name)
         )
         for name in ordered(list(pixels))
     }
-    return {name: of for name, of in found.items() if of is not None and of.kind is not None}
+    return {name: result for name, result in differences.items() if result is not None and result.kind is not None}
 
 
 def _pixels(summary: Mapping[str, Any]) -> str:
-    """How it compares with the raw pixels in words, what is below them first."""
-    found, told = beside_pixels(summary), ""
+    """How the encoder compares with the raw pixels, in words; measures that are below them come first."""
+    differences, text = beside_pixels(summary), ""
     for kind, share in product((WORSE, APART, LEVEL_WITH, BETTER), (True, False)):
-        alike = {name: of for name, of in found.items() if of.kind == kind and is_share(name) == share}
+        alike = {
+            name: result for name, result in differences.items() if result.kind == kind and is_share(name) == share
+        }
         if not alike:
             continue
         names, are = listed([protocol_name(name) for name in alike]), "is" if len(alike) == 1 else "are"
         if kind in (LEVEL_WITH, APART):
-            apart = ", ".join(change(name, of.mean) for name, of in alike.items())
-            told += f"; {names} {are} {WORDS[kind]} the raw pixels ({apart})"
+            apart = ", ".join(change(name, result.mean) for name, result in alike.items())
+            text += f"; {names} {are} {WORDS[kind]} the raw pixels ({apart})"
         else:
-            by = listed([f"{abs(100 * of.mean):.1f}" if share else f"{abs(of.mean):.3f}" for of in alike.values()])
+            by = listed(
+                [f"{abs(100 * result.mean):.1f}" if share else f"{abs(result.mean):.3f}" for result in alike.values()]
+            )
             points = " points" if share else ""
-            told += f"; {names} {are} {by}{points} {'above' if kind == BETTER else 'below'} the raw pixels"
-    return told
+            text += f"; {names} {are} {by}{points} {'above' if kind == BETTER else 'below'} the raw pixels"
+    return text
 
 
 def _one_class(summary: Mapping[str, Any]) -> str:
-    """Which measures recognise one class alone, as the run noted: their accuracies are no results."""
+    """The measures that recognise one class alone, as the run recorded: their accuracies are not results."""
     noted, by_class = summary.get("one_class"), dict[tuple[str, float], list[str]]()
     if not isinstance(noted, Mapping):
         return ""
-    for name in ordered([*noted]):
-        of = noted[name]
-        by_class.setdefault((printable(of["name"], 80), float(of["share"])), []).append(protocol_name(name))
+    for measure in ordered([*noted]):
+        name, share = printable(noted[measure]["name"], 80), float(noted[measure]["share"])
+        by_class.setdefault((name, share), []).append(protocol_name(measure))
     return "".join(
         f"; {listed(names)} {'is' if len(names) == 1 else 'are'} right about images of class {label} and hardly any "
         f"other: that is about this class's share of the test images, {percent(share)}, and no result"
@@ -335,14 +355,16 @@ def _one_class(summary: Mapping[str, Any]) -> str:
 
 
 def _largest_class(summary: Mapping[str, Any], accuracy: Mapping[str, Any]) -> str:
-    """What always naming the largest class is worth, where the run noted that it is much, and whether all is below."""
+    """The accuracy of always naming the largest class, if the run recorded that it is high, and whether no accuracy of
+    the run is higher.
+    """
     largest = summary.get("largest_class")
     if not isinstance(largest, Mapping):
         return ""
     share = float(largest["share"])
-    means = [mean(of) for name, of in accuracy.items() if counts_images(name)]
-    none = all(value is None or value <= share + ROUNDING for value in means)
+    measured = [value for name, of in accuracy.items() if counts_images(name) and (value := mean(of)) is not None]
+    none_higher = bool(measured) and max(measured) <= share + ROUNDING
     return (
         f"; always naming the largest class, {printable(largest['name'], 80)}, is right for {percent(share)} of the "
-        f"test images{', and no accuracy here is higher' if none else ''}"
+        f"test images{', and no accuracy here is higher' if none_higher else ''}"
     )

@@ -1,5 +1,5 @@
-"""What every method promises: finite, deterministic, the same wherever it runs and however it was interrupted, and at
-the cost that was predicted.
+"""The promises of every method: results are finite, deterministic, and the same wherever it runs and however it was
+interrupted; and its costs are those predicted.
 
 A method of your own gets the whole suite with two lines in a file that pytest collects:
 
@@ -36,35 +36,37 @@ from rayfed_ssl.simulation.timing import images_of_server
 from rayfed_ssl.testing.tiny import booked, counted, encoders, measured, outcomes, run_locally, tiny_run
 
 SPEEDS = {"seconds_per_image": 0.05, "down_mbps": 1.0, "up_mbps": 0.5, "latency_s": 0.2}
-"""Clients that take their time, all of them the same."""
+"""A virtual clock whose clients all take the same time."""
 
 SERVER_S = 0.25
-"""Seconds per image of a server, in the clock's runs: a sum of them is exact."""
+"""The server's seconds per image in runs with a clock; multiples of it are exact."""
 
 TIMED = {"time/virtual_s", "time/server_s", "system/asked", "system/late", "system/gone", "system/dropped_out"}
-"""What is measured only by a virtual clock."""
+"""Tags that only runs with a virtual clock have."""
 
 UNSEEN: dict[str, Any] = {"evaluation__protocols": [], "checkpoint__every": 0}
-"""A run of which encoders are compared, and what clients and server did; nothing else has to be measured or kept."""
+"""Changes for a run that is compared by its encoders and bookings only: it need not evaluate or save anything."""
 
 
 @contextlib.contextmanager
 def addresses() -> Iterator[Counter[tuple[Address, ...]]]:
-    """How often a generator was made, or the global ones were seeded, from each address within the block."""
-    made: Counter[tuple[Address, ...]] = Counter()
+    """Count, for each address, how often a generator was made or the global ones were seeded from it within the
+    block.
+    """
+    counts: Counter[tuple[Address, ...]] = Counter()
     seed_of = seeding.seed_of
 
     def counted(*address: Address) -> int:
-        made[address] += 1
+        counts[address] += 1
         return seed_of(*address)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seeding, "seed_of", counted)
-        yield made
+        yield counts
 
 
 class Contract:
-    """The suite over one method; made by :func:`contract`."""
+    """The suite over one method, made by :func:`contract`."""
 
     method: ClassVar[str]
     changes: ClassVar[Mapping[str, object]]
@@ -88,18 +90,18 @@ class Contract:
 
     @pytest.mark.usefixtures("undisturbed")
     def test_no_address_has_two_generators(self) -> None:
-        """(seed, round, client, operation, purpose): who draws twice from there has the same numbers for two ends.
+        """Two generators with the same address (seed, round, client, operation, purpose) would draw the same numbers.
 
-        An address without a client is a value of the run, such as an architecture's first values or the images that
-        all clients use in a round: everybody works it out again. ``reseeded`` has the operations whose global
-        generators, (seed, round, client, operation), begin alike in several calls, and why that does no harm.
+        An address without a client is a value of the run, such as an architecture's first values or the images that all
+        clients use in a round: every process computes it again. ``reseeded`` holds the operations whose global
+        generators, (seed, round, client, operation), start alike in several calls, and why that does no harm.
         """
-        asked = {a: n for a, n in self.made.items() if [type(part) for part in a[1:3]] == [int, int]}
-        assert asked
-        twice = {a for a, n in asked.items() if n > 1}
-        known = {a for a in twice if len(a) == 4 and a[3] in self.reseeded}
-        assert not twice - known, f"made twice: {sorted(twice - known, key=str)}"
-        assert {a[3] for a in known} == set(self.reseeded), "what is no longer so need not be excused"
+        of_clients = {a: n for a, n in self.made.items() if [type(part) for part in a[1:3]] == [int, int]}
+        assert of_clients
+        twice = {a for a, n in of_clients.items() if n > 1}
+        excused = {a for a in twice if len(a) == 4 and a[3] in self.reseeded}
+        assert not twice - excused, f"made twice: {sorted(twice - excused, key=str)}"
+        assert {a[3] for a in excused} == set(self.reseeded), "what is no longer so need not be excused"
 
     def test_finite_and_complete(self, undisturbed: Path) -> None:
         values = measured(undisturbed)
@@ -110,7 +112,9 @@ class Contract:
         assert (undisturbed / "partition.parquet").exists()
 
     def test_another_seed_has_other_bits(self, undisturbed: Path, tmp_path: Path) -> None:
-        """The same seed gives the same bits: every test below says so, as no run may differ from the undisturbed."""
+        """That the same seed gives the same bits, every test below says: each compares its run with the undisturbed
+        one.
+        """
         run_locally(self.config(seed=1, **UNSEEN), tmp_path / "other")
         first, other = encoders(undisturbed), encoders(tmp_path / "other")
         assert all(other[name] != first[name] for name in first)
@@ -134,7 +138,7 @@ class Contract:
         assert summary["status"] == "complete"
 
     def test_bytes_are_those_predicted(self, undisturbed: Path) -> None:
-        """``traffic``, the method's and its plug-ins', against the ledger: of every client in every round."""
+        """``traffic`` of the method and its plug-ins equals the ledger, for every client in every round."""
         config = self.config()
         if config.system is not None:
             pytest.skip("bytes are predicted for runs in which nobody can be lost")
@@ -153,16 +157,16 @@ class Contract:
                 expected[t, client, "down"] += traffic.down
                 expected[t, client, "up"] += traffic.up
             met |= set(clients) if t else set()
-        found = Counter[tuple[int, int, str]]()
+        sent = Counter[tuple[int, int, str]]()
         for t, client, direction, _, _, size in booked(undisturbed):
-            found[t, client, direction] += size
-        assert +found == +expected, "Server.traffic, or a plug-in's, is wrong"
+            sent[t, client, direction] += size
+        assert +sent == +expected, "Server.traffic, or a plug-in's, is wrong"
 
     def test_work_is_that_predicted(self, undisturbed: Path, tmp_path: Path) -> None:
-        """``workload``, the method's and its plug-ins': the images that each operation read, and the bytes of its reply
-        by field, of which a virtual clock with a deadline keeps account. A deadline that nobody misses changes nothing,
-        nor does a clock without one, which any method may have. Where the server says beforehand how many images it
-        will read itself (``server_images``), so many it reads.
+        """``workload`` of the method and its plug-ins is right: the images that each operation reads, and the bytes of
+        its reply by field, which a virtual clock with a deadline checks. A deadline that nobody misses changes nothing,
+        and neither does a clock without one, which any method may have. If the server predicts the images that it will
+        read itself (``server_images``), it reads that many.
         """
         refusal, timed = "", tmp_path / "timed"
         system: dict[str, float] = {**SPEEDS, "server_seconds_per_image": SERVER_S} if self.served() else SPEEDS
@@ -188,12 +192,12 @@ class Contract:
 
     @classmethod
     def served(cls) -> bool:
-        """Whether the clock counts work of the server's own."""
-        method = METHODS[cls.config().method.name]  # a method of one's own is there once its file is imported
+        """Whether the clock counts work of the server itself."""
+        method = METHODS[cls.config().method.name]  # ``config()`` has imported the file of a plug-in method
         return method.service is not None and method.server.reaches_clients
 
     def server_images(self) -> int | None:
-        """What the server says it will read over the whole run."""
+        """The number of images that the server says it will read over the whole run; None if it does not say."""
         config = self.config()
         federation = load_federation(config)
         server: MethodServer[Any] = METHODS[self.method].server(
@@ -202,17 +206,17 @@ class Contract:
         return images_of_server(config, server)
 
     def test_clients_count_in_its_mean_as_the_server_says(self) -> None:
-        """``counts`` and the mean of weights that a round ends with, where ``Method.step`` says that it does, and with
-        either value of ``method.weights``, where that is a key.
+        """``counts`` equals the mean of weights with which a round ends, if ``Method.step`` says that it ends with one;
+        for every value of ``method.weights``, if that is a key.
         """
         config = self.config()
         if not METHODS[config.method.name].optimizable:
             pytest.skip(f"{self.method} does not end with a plain mean")
         has_key = "weights" in type(config.method).model_fields
         for changes in [{"method__weights": weights} for weights in ("size", "uniform")] if has_key else [{}]:
-            means, said = counted(self.config(train__local_steps=1, **changes))
-            asked = [mean.shares for mean in means if "weights" in mean.fields][-1]
-            assert asked == pytest.approx(said), f"Server.counts is not how clients count in the mean, {changes}"
+            means, stated = counted(self.config(train__local_steps=1, **changes))
+            taken = [mean.shares for mean in means if "weights" in mean.fields][-1]
+            assert taken == pytest.approx(stated), f"Server.counts is not how clients count in the mean, {changes}"
 
     @pytest.mark.parametrize("actors", [1, 2])
     def test_on_ray_equals_in_process(
@@ -247,10 +251,10 @@ def contract(
 
     Args:
         method: its ``method.name``.
-        changes: dotted keys of the tiny run that exercise what is the method's own; ``imports`` names its file.
-            ``{"resources.device": "cuda"}`` holds the promises on a GPU, which actors share; they are of the CPU else.
-        beside: the folder that ``imports`` is relative to.
-        reseeded: operations that begin several times in a round with the same global generators, and why they may.
+        changes: dotted keys of the tiny run that make it use the method's own code; ``imports`` names the method's
+            file. With ``{"resources.device": "cuda"}`` the suite runs on a GPU, which actors share; else on the CPU.
+        beside: the folder to which paths in ``imports`` are relative.
+        reseeded: operations that start several times in a round with the same global generators, and why they may.
     """
     members: dict[str, Any] = {
         "method": method, "changes": dict(changes or {}), "beside": beside, "reseeded": dict(reseeded or {}),

@@ -1,4 +1,4 @@
-"""Runs small enough to be repeated many times, and their results in a form that can be compared."""
+"""Runs that are small enough to be repeated many times, and their results in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CLOCK = ("system/round_s", "system/images_per_s")
 
 
 def tiny_run(method: str, changes: Mapping[str, object] | None = None, beside: Path | None = None) -> RunConfig:
-    """The tiny run of a method.
+    """The configuration of a method's tiny run.
 
     Args:
-        changes: dotted keys, such as ``{"method.warmup": 1}``; ``imports`` is read here, too.
-        beside: the folder that paths in ``imports`` are relative to; by default the working folder.
+        changes: dotted keys, such as ``{"method.warmup": 1}``; ``imports`` may be among them.
+        beside: the folder to which paths in ``imports`` are relative; by default the working folder.
     """
     dotted = dict(changes or {})
     imports = gather(dotted.pop("imports", None), beside or Path())
@@ -52,19 +52,19 @@ def tiny_run(method: str, changes: Mapping[str, object] | None = None, beside: P
 
 
 def run_locally(config: RunConfig, folder: Path, **options: Any) -> dict[str, Any]:
-    """The run, in this process; its summary."""
+    """Run in this process, and return the summary."""
     return loop.run(config, folder, LocalCohort, **options)
 
 
 class AskedMean(NamedTuple):
-    """A mean that a server asked for: of which fields, and how each client counted, as shares."""
+    """A mean that a server asked for: its fields, and the share with which each client counted."""
 
     fields: Sequence[str]
     shares: dict[int, float]
 
 
 class HeardCohort(LocalCohort):
-    """A cohort that notes how clients count in the means it is asked for."""
+    """A cohort that records how clients count in the means that it is asked for."""
 
     def __init__(self, config: RunConfig, federation: Federation, ledger: Ledger) -> None:
         super().__init__(config, federation, ledger)
@@ -82,13 +82,13 @@ class HeardCohort(LocalCohort):
         return super().mean(operation, by=by, fields=fields, **rest)
 
     def shares_of(self, counts: Mapping[int, float] | None) -> dict[int, float]:
-        """The shares in which the round's clients count; None: by their numbers of images."""
+        """The shares with which the round's clients count; with None, in proportion to their numbers of images."""
         counted = {c: float(self.shares[c] if counts is None else counts[c]) for c in self.clients}
         return {c: count / sum(counted.values()) for c, count in counted.items()}
 
 
 def counted(config: RunConfig) -> tuple[list[AskedMean], dict[int, float]]:
-    """The means of a run's first round, and the shares of clients by the server's ``counts``."""
+    """The means of a run's first round, and the clients' shares by the server's ``counts``."""
     federation = load_federation(config)
     cohort = HeardCohort(config, federation, Ledger())
     parts = assemble(config, federation, InitialWeights(config, federation))
@@ -100,19 +100,21 @@ def counted(config: RunConfig) -> tuple[list[AskedMean], dict[int, float]]:
 
 
 def encoders(folder: Path) -> dict[str, bytes]:
-    """The exported encoders of a run, byte for byte."""
-    found = {path.name: path.read_bytes() for path in sorted((folder / "encoder").glob("*.safetensors"))}
-    assert found, f"{folder} holds no encoder"
-    return found
+    """The exported encoders of a run: file name -> bytes."""
+    files = {path.name: path.read_bytes() for path in sorted((folder / "encoder").glob("*.safetensors"))}
+    assert files, f"{folder} holds no encoder"
+    return files
 
 
 def measured(folder: Path) -> dict[tuple[int, int | None, str], float]:
-    """Every metric of a run that does not come from a clock; a row that appears twice fails."""
+    """Every metric of a run that is not read from a clock: (round, client, tag) -> value. Fails if a row appears
+    twice.
+    """
     rows = pq.read_table(folder / "metrics.parquet").to_pylist()
     kept = [r for r in rows if r["tag"] not in CLOCK and not r["tag"].endswith("/seconds")]
-    found = {(r["round"], r["client"], r["tag"]): r["value"] for r in kept}
-    assert len(found) == len(kept), "a metric was recorded twice"
-    return found
+    values = {(r["round"], r["client"], r["tag"]): r["value"] for r in kept}
+    assert len(values) == len(kept), "a metric was recorded twice"
+    return values
 
 
 def booked(folder: Path) -> list[tuple[Any, ...]]:
@@ -121,6 +123,6 @@ def booked(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def outcomes(folder: Path) -> bytes | None:
-    """The outcomes of a run's last evaluation, byte for byte; None where it has no score that classifies."""
+    """The bytes of the outcomes of a run's last evaluation; None if no score of it classifies."""
     path = folder / OUTCOMES
     return path.read_bytes() if path.exists() else None

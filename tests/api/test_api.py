@@ -24,7 +24,8 @@ import rayfed_ssl
 from rayfed_ssl.api.call_arguments import as_changes, asked
 from rayfed_ssl.api.python_messages import in_python_words, python_words
 from rayfed_ssl.config import build
-from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.decoding.decode import decode
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.pixels.store import Undecodable
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.models import load_exported

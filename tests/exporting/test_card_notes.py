@@ -27,7 +27,7 @@ from rayfed_ssl.data.pixels import near_copies
 from rayfed_ssl.data.pixels.copies import copies
 from rayfed_ssl.data.pixels.digests import pixel_digests
 from rayfed_ssl.data.pixels.notes import SAID, counted, misfitting, plain
-from rayfed_ssl.data.pixels.store import MISFITS, Misfits
+from rayfed_ssl.data.pixels.traits import MISFITS, Misfits
 from rayfed_ssl.data.readers.column_values import Empty, gaps
 from rayfed_ssl.data.readers.limits import unseen_classes
 from rayfed_ssl.data.readers.ownership import shared_notes, ungrouped, untrained_notes

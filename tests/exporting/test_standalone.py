@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import ExifTags, Image, TiffImagePlugin
 
-from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.decode import decode, decode_opened
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.exporting import standalone
 

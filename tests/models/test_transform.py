@@ -13,7 +13,8 @@ from torchvision.transforms import v2
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.augment import clean
-from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.decoding.decode import decode
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.recipes import PRESETS
 from rayfed_ssl.data.sources import SourceConfig

@@ -167,6 +167,8 @@ def test_the_sentence_recalls_what_naming_the_largest_class_is_worth() -> None:
     better = {**summary({"linear": 0.98, "knn": 0.95}, worth, evaluation={"test_images": 300}), **largest}
     assert verdict(better).sentence.endswith(f"{right}.")
     assert "largest class" not in verdict(summary(worth, worth)).sentence
+    areas = {**summary({"cluster_nmi": 0.4}, {"cluster_nmi": 0.3}, evaluation={"test_images": 300}), **largest}
+    assert verdict(areas).sentence.endswith(f"{right}.")  # without an accuracy, none is said to be lower
 
 
 def test_accuracies_of_classifiers_that_recognise_one_class_alone_are_called_no_results() -> None:

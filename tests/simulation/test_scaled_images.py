@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,12 +64,15 @@ def test_the_report_and_the_card_say_so_too(run: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("damage", [{"scaled": {"data": 3}}, {"notes": 3}])
 @pytest.mark.usefixtures("only_svg")
-def test_a_damaged_record_is_a_note_of_the_report(run: Path) -> None:
+def test_a_damaged_record_is_a_note_of_the_report(run: Path, damage: dict[str, Any]) -> None:
     file = run / "environment.json"
     whole = file.read_text()
     try:
-        file.write_text(json.dumps(json.loads(whole) | {"scaled": {"data": 3}}))
-        assert "environment.json holds what a run does not write there" in report_of(run).read_text()
+        file.write_text(json.dumps(json.loads(whole) | damage))
+        page = report_of(run).read_text()
+        assert "environment.json holds what a run does not write there" in page
+        assert "summary.json holds" not in page
     finally:
         file.write_text(whole)

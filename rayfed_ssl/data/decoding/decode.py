@@ -18,7 +18,7 @@ import io
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,6 @@ from PIL import Image, UnidentifiedImageError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding import dicom
 from rayfed_ssl.data.decoding.bands import (
-    Bands,
-    Nodata,
     Raster,
     array_of,
     bands_of_array,
@@ -42,15 +40,12 @@ from rayfed_ssl.data.decoding.bands import (
 )
 from rayfed_ssl.data.decoding.bit_depth import (
     EightBitImage,
-    Range,
-    Ranges,
     bits_per_channel,
     colours_to_eight_bits,
     deep_colours_unranged,
     grey_values,
     has_high_bit_depth_colours,
     is_high_bit_depth,
-    is_one,
     refuse_signed_bytes,
     to_bytes,
     to_eight_bits,
@@ -58,6 +53,7 @@ from rayfed_ssl.data.decoding.bit_depth import (
 from rayfed_ssl.data.decoding.decoded import Decoded
 from rayfed_ssl.data.decoding.deep_colours import DeepColours, deep_colours, is_deep, read_deep, unopened_colours
 from rayfed_ssl.data.decoding.dicom_heads import HEAD, is_dicom
+from rayfed_ssl.data.decoding.form import MOST_PIXELS, ImageForm
 from rayfed_ssl.data.decoding.formats import (
     DICOM,
     FORMATS,
@@ -72,8 +68,6 @@ from rayfed_ssl.data.decoding.formats import (
     undecodable,
 )
 from rayfed_ssl.data.decoding.squares import (
-    Background,
-    Fit,
     band_square,
     is_cropped,
     is_enlarged,
@@ -82,61 +76,10 @@ from rayfed_ssl.data.decoding.squares import (
     square,
 )
 from rayfed_ssl.data.decoding.upright import upright
-from rayfed_ssl.data.images import BadImage, Payload, are_bands
+from rayfed_ssl.data.images import BadImage, Payload
 
-MOST_PIXELS = 178_956_970  # of an image; Pillow refuses one with more than twice as many
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
 _NO_MARK = "it is named as DICOM and has no letters DICM at byte 128, as such files have (PS3.10); dcmconv writes them"
-
-
-@dataclass(frozen=True)
-class ImageForm:
-    """What every image becomes: (size, size, channels). Images of more than ``max_pixels`` pixels are refused.
-
-    ``range`` is the (lowest, highest) value by which images of more than 8 bits are scaled, or a pair for each band;
-    None: each image's own. ``fit`` says how images become squares, ``background`` what transparent pixels are laid on.
-    ``bands`` are the bands of each image that are read, as many as ``channels``; None: all of them. ``nodata`` says
-    which of their values are missing.
-    """
-
-    size: int
-    max_pixels: int = 50_000_000
-    channels: int = 3
-    range: Range | Ranges | None = None
-    fit: Fit = "crop"
-    background: Background = "black"
-    bands: Bands | None = None
-    nodata: Nodata | None = None
-
-    @property
-    def are_bands(self) -> bool:
-        """Whether the channels are bands, not grey or colours."""
-        return are_bands(self.channels)
-
-    @property
-    def as_rasters(self) -> bool:
-        """Whether images are read band by band."""
-        return self.bands is not None or self.are_bands
-
-    @property
-    def one_range(self) -> Range | None:
-        """The ``range`` for images that have no bands. Raises BadImage if it is a range for each band."""
-        if self.range is None or is_one(self.range):
-            return self.range
-        raise BadImage(f"{self.channels} channels, which have one range; found one of each of {len(self.range)} bands")
-
-    def refuse_large(self, width: int, height: int) -> None:
-        """Raise BadImage for an image of more than ``max_pixels``."""
-        if width * height > self.max_pixels:
-            raise BadImage.unless_set(
-                "max_pixels",
-                f"{width}x{height} pixels, more than max_pixels={self.max_pixels}, which may be up to {MOST_PIXELS}",
-            )
-
-    @property
-    def mode(self) -> str:
-        """Pillow's mode of an image with these channels."""
-        return "L" if self.channels == 1 else "RGB"
 
 
 def decode(payload: Payload, form: ImageForm) -> Decoded:
@@ -265,13 +208,14 @@ def _unread(file: Path, error: OSError) -> str:
 
 
 def _damaged(error: Exception) -> BadImage:
+    """The reason for an exception of a decoder, on one line."""
     return BadImage(printable(" ".join(f"{type(error).__name__}: {error}".split())))
 
 
 def _decoded(
     image: Image.Image, form: ImageForm, draft: Callable[[Image.Image], object] = lambda image: None
 ) -> Decoded:
-    """Decodes an open image that has no bands. ``draft`` may reduce it before its pixels are read, once it is known not
+    """Decode an open image that has no bands. ``draft`` may reduce it before its pixels are read, once it is known not
     to be too large.
     """
     width, height = image.size
@@ -292,7 +236,7 @@ def _decoded(
 
 
 def _decoded_deep(deep: DeepColours, form: ImageForm) -> Decoded:
-    """Colours of more than 8 bits, scaled by the form's range, as a square."""
+    """Colours of more than 8 bits as a square, scaled by the form's range."""
     range = form.one_range
     assert range is not None
     image, eight_bit = deep.scaled(range)
@@ -301,7 +245,7 @@ def _decoded_deep(deep: DeepColours, form: ImageForm) -> Decoded:
 
 
 def _decoded_raster(payload: bytes | Path | NDArray[np.generic], form: ImageForm) -> Decoded:
-    """The image's bands, scaled by the form's range, as a square."""
+    """The image's bands as a square, scaled by the form's range."""
     raster = _raster(payload, form)
     eight_bit = bands_to_eight_bits(raster, form.range)
     decoded = replace(

@@ -15,8 +15,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.decoding.decode import decode
 from rayfed_ssl.data.decoding.decoded import Decoded
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage, Payload
 
 BLOCK = 256  # images decoded, and checked, at a time

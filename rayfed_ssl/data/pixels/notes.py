@@ -18,7 +18,7 @@ from rayfed_ssl.base.text import plural, printable
 from rayfed_ssl.data.decoding.bit_depth import CLIPPED_SHARE, OUTER_SHARE, PERCENTILES, Range, Ranges, as_lists, is_one
 from rayfed_ssl.data.decoding.squares import ENLARGED, Background
 from rayfed_ssl.data.images import Scaling, are_bands
-from rayfed_ssl.data.pixels.store import MISFITS, Misfits, Traits
+from rayfed_ssl.data.pixels.traits import MISFITS, Misfits, Traits
 
 MOST_NAMED = 5  # clients with clipped images
 MOST_SHOWN = 3  # images named as examples

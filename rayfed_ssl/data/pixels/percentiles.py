@@ -30,7 +30,8 @@ from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding.bit_depth import PERCENTILES, Range, Ranges
-from rayfed_ssl.data.decoding.decode import ImageForm, high_bit_depth_values
+from rayfed_ssl.data.decoding.decode import high_bit_depth_values
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.threads import mapped_blocks, tell
 from rayfed_ssl.data.images import BadImage, Listing, Payload
 from rayfed_ssl.data.pixels.store import Undecodable

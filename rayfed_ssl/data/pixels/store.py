@@ -17,10 +17,9 @@ import json
 import math
 import os
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,68 +31,20 @@ from rayfed_ssl.base.lock import locked
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import as_utf8, printable
-from rayfed_ssl.data.decoding.decode import ImageForm
 from rayfed_ssl.data.decoding.decoded import Decoded
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.threads import BLOCK, THREADS, decoded_blocks, tell
 from rayfed_ssl.data.images import BadImage, Images, Listing
+from rayfed_ssl.data.pixels.traits import NOTICED, Misfits, Traits
 from rayfed_ssl.data.source_notes import HeldOut
 
 FORMAT = 15  # 13: ``client`` and ``group``; 14: counts ``spiked`` images; 15: and ``grey`` ones
 CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 5  # images that cannot be decoded and are named
-NOTICED = (
-    "deep",
-    "frames",
-    "bands",
-    "transparent",
-    "cropped",
-    "enlarged",
-    "windowed",
-    "grey",
-    "filled",
-    "unfilled",
-)  # the fields of ``Decoded`` that are counted
-FIELDS = {"deep": "high_bit_depth"}  # word in store files -> field of ``Decoded``, where they differ
-MISFITS = ("clipped", "narrow", "spiked")  # the fields of ``Decoded`` whose values are kept
 
 
 class BadStore(Exception):
     """A store file that is truncated, damaged or of another format."""
-
-
-@dataclass(frozen=True)
-class Misfits:
-    """Images that the range they were scaled by does not fit (``Decoded.clipped``, ``narrow`` or ``spiked``): how many
-    there are, their smallest and largest value, and how many belong to each client.
-    """
-
-    images: int
-    low: float
-    high: float
-    clients: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What is noticed of images as they are decoded. ``counts`` says how many have each trait of ``NOTICED``. ``rows``
-    maps a kind of ``MISFITS`` and an image's row to its (smallest, largest) value, for ``spiked`` without the outermost
-    pixels.
-    """
-
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NOTICED, 0))
-    rows: dict[str, dict[int, tuple[float, float]]] = field(default_factory=lambda: {kind: {} for kind in MISFITS})
-
-    def add(self, row: int, image: Decoded) -> None:
-        for trait in NOTICED:
-            if getattr(image, FIELDS.get(trait, trait)):
-                self.counts[trait] += 1
-        for kind, rows in self.rows.items():
-            if (values := getattr(image, kind)) is not None:
-                rows[row] = values
-
-    def misfits(self, listing: Listing | None = None) -> dict[str, Misfits]:
-        """The misfits of each kind that there is; a ``listing`` with clients says whose images they are."""
-        return {kind: _misfits(rows, listing) for kind, rows in self.rows.items() if rows}
 
 
 @dataclass(frozen=True)
@@ -188,6 +139,7 @@ def read(path: Path) -> Stored:
 
 
 def _read_note(written: dict[str, Any]) -> Note | HeldOut:
+    """A note as it was before it was written to the file."""
     return Note(**written) if "text" in written else HeldOut(**written)
 
 
@@ -207,6 +159,7 @@ def _values(column: pa.Array) -> NDArray[Any]:
 
 
 def _pixels(column: pa.FixedSizeBinaryArray, shape: list[int]) -> NDArray[np.uint8]:
+    """A read-only view (N, S, S, C) of the column of pixels."""
     if not len(column):
         return np.empty((0, *shape), np.uint8)
     return np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(len(column), *shape)
@@ -237,6 +190,7 @@ def _checks(pixels: NDArray[np.uint8], *columns: NDArray[Any] | None) -> list[in
 def _write(
     path: Path, listing: Listing, form: ImageForm, skip_bad: bool, key: str, skipping: str, root: Path | None
 ) -> None:
+    """Decode the images and write the store file, under its final name only once it is complete."""
     raw, partial = path.with_suffix(".raw.tmp"), path.with_suffix(".arrow.tmp")
     shape = (form.size, form.size, form.channels)
     try:
@@ -275,6 +229,9 @@ def _write(
 
 
 def _write_arrow(path: Path, pixels: NDArray[np.uint8], beside: dict[str, Any], head: str) -> None:
+    """Write one record batch with the pixels, the columns ``beside`` them and ``head`` as metadata, and sync it to
+    disk.
+    """
     width = int(np.prod(pixels.shape[1:]))
     column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(pixels), [None, pa.py_buffer(pixels)])
     columns = {"pixels": column} | {name: pa.array(values) for name, values in beside.items() if values is not None}
@@ -297,14 +254,6 @@ class _DecodedSplit:
     skipped: list[str]
     traits: Traits
     digest: hashlib.blake2b
-
-
-def _misfits(rows: dict[int, tuple[float, float]], listing: Listing | None) -> Misfits:
-    low, high = min(low for low, _ in rows.values()), max(high for _, high in rows.values())
-    names = Counter[str]()
-    if listing is not None and listing.clients is not None:
-        names.update(listing.client_names[client] for client in listing.clients[[*rows]].tolist() if client >= 0)
-    return Misfits(len(rows), low, high, dict(names))
 
 
 def _decode_to(raw: Path, listing: Listing, form: ImageForm, skip_bad: bool, key: str, skipping: str) -> _DecodedSplit:

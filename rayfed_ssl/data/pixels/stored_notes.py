@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
-from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.squares import Background
 from rayfed_ssl.data.images import Scaling, are_bands
 from rayfed_ssl.data.pixels.copies import of_one_colour

@@ -1,1 +1,1 @@
-"""What several methods share, or what would hide a method's algorithm in its own file."""
+"""Parts that several methods share, or that would hide a method's algorithm if they stood in its own file."""

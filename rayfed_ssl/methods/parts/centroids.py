@@ -1,5 +1,5 @@
-"""Orchestra's clusterings: balanced local centroids of a memory, and global centroids of everybody's local ones
-(Lubana et al. 2022).
+"""Orchestra's clusterings: balanced local centroids of a client's memory, and global centroids of all clients' local
+ones (Lubana et al. 2022).
 
 Shape legend: N rows, D embedding, K centroids, G global centroids.
 """
@@ -17,7 +17,7 @@ from rayfed_ssl.base import optimizers
 
 SHARPNESS = 25.0  # lambda
 TOLERANCE = 1e-2
-MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # of the SGD on global centroids
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4  # of SGD on the global centroids
 
 
 @torch.no_grad()
@@ -25,8 +25,8 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
     """Soft assignments of rows to centroids of about equal size: scores (N, K) -> (N, K), rows summing to 1.
 
     ``W = softmax(lambda S)`` over centroids, c = 1/N; then ``r_k = (1/K) / sum_i W_ik c_i`` and ``c_i = (1/N) / sum_k
-    W_ik r_k`` in turn; the result is ``N W_ik c_i r_k``. As in the authors' code it ends early where the sum of the
-    relative changes of c is below 1e-2 after iteration 1, 11, 21, ... Columns sum to N/K at convergence.
+    W_ik r_k`` in turn; the result is ``N W_ik c_i r_k``. As in the authors' code it ends early if the sum of the
+    relative changes of c is below 1e-2 after iteration 1, 11, 21, ... At convergence, columns sum to N/K.
     """
     w = (SHARPNESS * scores).softmax(dim=1)
     rows, columns = w.shape
@@ -44,9 +44,9 @@ def sinkhorn(scores: Tensor, iterations: int) -> Tensor:
 def local_centroids(memory: Tensor, count: int, draws: torch.Generator, repeats: int = 5) -> Tensor:
     """Centroids (min(count, N), D) of normalised rows ``memory`` (N, D).
 
-    They begin as different random rows. Then, ``repeats`` times, each row goes to the centroid that :func:`sinkhorn`
-    (10 iterations) assigns most of it to, and each centroid becomes the normalised mean of its rows, or, without any, a
-    random row.
+    They start as different random rows. Then, ``repeats`` times, each row goes to the centroid to which
+    :func:`sinkhorn` (10 iterations) assigns most of it, and each centroid becomes the normalised mean of its rows, or a
+    random row if it has none.
     """
     count = min(count, len(memory))
     order = torch.randperm(len(memory), generator=draws, device=memory.device)
@@ -88,8 +88,8 @@ def fit_centroids(centroids: Tensor, x: Tensor, temperature: float, *, steps: in
 class ClusterSpread(NamedTuple):
     """How local centroids are spread over the global ones."""
 
-    clusters: float  # exp of the entropy of the global centroids' shares: from 1, all at one, to G, evenly spread
-    cosine: float  # of a local centroid and its nearest global one, the mean
+    clusters: float  # exp of the entropy of the global centroids' shares: 1 if all are at one, G if evenly spread
+    cosine: float  # mean cosine of a local centroid with its nearest global one
 
 
 def spread(x: np.ndarray, centroids: np.ndarray) -> ClusterSpread:

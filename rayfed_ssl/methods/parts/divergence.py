@@ -1,6 +1,6 @@
-"""FedU and FedEMA: how far a client's model has diverged from another, and so how much of its own it keeps
+"""FedU and FedEMA: how far a client's model has diverged from another one, and how much of its own it keeps therefore
 (Zhuang et al. 2021, "Collaborative unsupervised visual representation learning from decentralized data"; Zhuang et al.
-2022, "Divergence-aware federated self-supervised learning"). Free functions, and what the clients of both share.
+2022, "Divergence-aware federated self-supervised learning"). Free functions, and the base of both methods' clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from rayfed_ssl.settings.run import RunSettings
 
 
 def convolutions(module: nn.Module) -> list[str]:
-    """The names of the weights of all convolutions but those on residual shortcuts, which EasyFL leaves out, too."""
+    """The names of the weights of all convolutions, without those on residual shortcuts, which EasyFL leaves out,
+    too.
+    """
     shortcuts = _shortcuts(module)
     return [
         f"{name}.weight"
@@ -34,39 +36,40 @@ def convolutions(module: nn.Module) -> list[str]:
 
 
 def _shortcuts(module: nn.Module) -> tuple[str, ...]:
-    """What the names of all parts on residual shortcuts begin with.
+    """The prefixes of the names of all parts on residual shortcuts.
 
-    A shortcut is called ``shortcut``, or ``downsample`` beside the block's own convolutions (``conv1``, ``conv_dw``).
-    In networks such as ConvNeXt, a ``downsample`` beside a stage's ``blocks`` is on the main path.
+    A shortcut is called ``shortcut``, or ``downsample`` if the block's own convolutions (``conv1``, ``conv_dw``) are
+    beside it. In networks such as ConvNeXt, a ``downsample`` beside a stage's ``blocks`` is on the main path.
     """
-    found = []
+    prefixes = []
     for name, part in module.named_modules():
-        beside = [child for child, _ in part.named_children()]
-        here = [child for child in beside if child == "shortcut"]
-        if any(child.startswith("conv") for child in beside):
-            here += [child for child in beside if child == "downsample"]
-        found += [f"{name}.{child}.".removeprefix(".") for child in here]
-    return tuple(found)
+        children = [child for child, _ in part.named_children()]
+        shortcuts = [child for child in children if child == "shortcut"]
+        if any(child.startswith("conv") for child in children):
+            shortcuts += [child for child in children if child == "downsample"]
+        prefixes += [f"{name}.{child}.".removeprefix(".") for child in shortcuts]
+    return tuple(prefixes)
 
 
 def layer_divergence(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
-    """The L2 distance between two models tensor by tensor, the mean over tensors.
+    """The L2 distance between two models for each tensor, as the mean over tensors.
 
     EasyFL's code takes it over convolutions, between a model before and after its own previous training. Raises
-    ValueError where there are no tensors, or their names differ.
+    ValueError if there are no tensors, or if their names differ.
     """
     return float(np.mean(np.sqrt(_squares(a, b))))
 
 
 def model_divergence(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
-    """The L2 distance between two models over all tensors together (the papers': global and client's own encoder).
+    """The L2 distance between two models over all tensors together (in the papers: global and client's own encoder).
 
-    Raises ValueError where there are no tensors, or their names differ.
+    Raises ValueError if there are no tensors, or if their names differ.
     """
     return float(np.sqrt(np.sum(_squares(a, b))))
 
 
 def _squares(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> list[float]:
+    """The squared L2 distance of each pair of tensors."""
     if not a or a.keys() != b.keys():
         raise ValueError("divergence: both models need the same tensors, at least one")
     moves = (np.asarray(a[name], np.float64) - np.asarray(b[name], np.float64) for name in a)
@@ -74,25 +77,25 @@ def _squares(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> list[f
 
 
 def takes_predictor(divergence: float, threshold: float) -> bool:
-    """FedU: whether a client takes the global predictor, else it keeps its own; only strictly below the threshold."""
+    """FedU: whether a client takes the global predictor: strictly below the threshold. Else it keeps its own."""
     return divergence < threshold
 
 
 def autoscaler(tau: float, first: float) -> float | None:
     """FedEMA's lambda_k = tau / d_k, fixed at a client's first divergence so that mu_k = tau there (FedEMA, eq. 4).
 
-    None where d_k is 0: then the next divergence counts as the first.
+    None if d_k is 0: then the next divergence counts as the first.
     """
     return tau / first if first > 0 else None
 
 
 def kept_share(scaler: float, divergence: float) -> float:
-    """FedEMA's mu_k = min(lambda_k d_k, 1): how much of its own model a client keeps (eq. 3)."""
+    """FedEMA's mu_k = min(lambda_k d_k, 1): the share of its own model that a client keeps (eq. 3)."""
     return min(scaler * divergence, 1.0)
 
 
 def mixed(own: np.ndarray, received: np.ndarray, mu: float) -> np.ndarray:
-    """``mu own + (1 - mu) received`` (FedEMA, eq. 1 and 2); 0 is the received one and 1 the own one to the bit."""
+    """``mu own + (1 - mu) received`` (FedEMA, eq. 1 and 2); to the bit ``received`` at 0, and ``own`` at 1."""
     if mu in (0.0, 1.0):
         return (own if mu else received).copy()
     return np.asarray(np.float32(mu) * own + np.float32(1 - mu) * received, own.dtype)
@@ -107,7 +110,7 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class DivergentClient(EncoderClient[AnyConfig]):
-    """A client that keeps its model of the round it last trained in, and knows how far that is from another.
+    """A client that keeps its model of the round in which it last trained, and measures its distance to another model.
 
     ``easyfl``: :func:`layer_divergence` of the encoder's convolutions from before to after that training.
     ``paper``: :func:`model_divergence` of encoder and projector from that model to the one just received.
@@ -129,7 +132,7 @@ class DivergentClient(EncoderClient[AnyConfig]):
         return {name: values[name] for name, _ in self.network.named_parameters()}
 
     def train_and_keep(self) -> dict[str, Any]:
-        """Local epochs from what is loaded; keeps the model, and how far its training moved it."""
+        """Train local epochs from what is loaded, and keep the model and how far training moved it."""
         before = self.weights
         self.fit()
         self.keep_own()
@@ -141,12 +144,12 @@ class DivergentClient(EncoderClient[AnyConfig]):
 
 
 def predicting(objective: str) -> bool:
-    """Objectives without labels that train a predictor, which FedU and FedEMA treat apart from the rest."""
+    """Whether an objective has no labels and trains a predictor, which FedU and FedEMA treat separately."""
     return unlabelled(objective) and "predictor" in OBJECTIVES[objective].heads
 
 
 def check_federation(config: RunSettings, federation: Federation) -> None:
-    """Refuse ``easyfl`` for an encoder most of whose layers it does not measure, such as a ViT, whose one convolution
+    """Refuse ``easyfl`` for an encoder if it does not measure most of its layers, such as a ViT, whose only convolution
     embeds the patches. Raises UserError.
     """
     if config.method_as(Config).divergence != "easyfl":
@@ -165,5 +168,5 @@ def check_federation(config: RunSettings, federation: Federation) -> None:
 
 
 def footprint(config: RunSettings, images: int) -> ClientFootprint:
-    """A client's own model."""
+    """A client keeps its own model."""
     return ClientFootprint(models=1)

@@ -4,7 +4,7 @@ The mechanism releases R~_j = (1/(n V')) sum_x sum_v z z^T + E with ||z||^2 <= m
 et al. 2024, Algorithm 2). This file holds its sensitivity, its Renyi curve, two conversions to (epsilon, delta) and
 the noise. The spectral loss clips z with the same mu.
 
-The bound holds where each z depends on one image only (eval mode, no batch statistics). It takes n as public and the
+The bound holds if each z depends on one image only (eval mode, no batch statistics). It takes n as public and the
 float32 Gaussian sampler as ideal. It covers the correlation matrices only: weights and BatchNorm's running statistics
 are released without noise.
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from rayfed_ssl.base.schema import Block, UserError
 
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
-"""Renyi orders tried by ``epsilon_tight``: the default grid of dp-accounting 0.6."""
+"""The Renyi orders that ``epsilon_tight`` tries: the default grid of dp-accounting 0.6."""
 
 
 class PrivacyConfig(Block):
@@ -49,7 +49,7 @@ class PrivacyConfig(Block):
         return self
 
     def noise_scale(self, mu: float, n: int, releases: int) -> float:
-        """The sigma that a client of ``n`` images adds when it will share its matrix at most ``releases`` times."""
+        """The sigma that a client of ``n`` images adds if it shares its matrix at most ``releases`` times."""
         if self.sigma is not None:
             return self.sigma
         assert self.epsilon is not None
@@ -57,12 +57,12 @@ class PrivacyConfig(Block):
 
 
 class Mechanism(NamedTuple):
-    """What the Renyi curve of a client's noisy matrices depends on."""
+    """The parameters of the Renyi curve of a client's noisy matrices."""
 
     mu: float  # the bound on the squared norm of an embedding
-    sigma: float  # of the noise on each entry
-    images: int  # of the client, n
-    releases: int  # of matrices
+    sigma: float  # the noise's standard deviation in each entry
+    images: int  # n, the client's number of images
+    releases: int  # the number of matrices released
 
 
 def sensitivity(mu: float, n: int) -> float:
@@ -101,10 +101,10 @@ def epsilon_tight(m: Mechanism, delta: float) -> float:
 
     The same Renyi curve with the improved conversion of Canonne, Kamath and Steinke (2020, Proposition 12):
     epsilon = RDP(a) + log(1 - 1/a) - log(delta a)/(a - 1), minimised over ``ORDERS`` and the closed form's own best
-    order 1 + sqrt(log(1/delta)/rho). The library uses this conversion only above order 1.01; where the best order lies
-    below (epsilon in the tens of thousands) the closed form stands.
-    Differs: the paper uses the closed form. Its PLD accountant is no substitute: for replace-one neighbours it reads
-    the noise as relative to the add-or-remove sensitivity and doubles ours.
+    order 1 + sqrt(log(1/delta)/rho). The library uses this conversion only above order 1.01; if the best order is
+    lower (epsilon in the tens of thousands), the closed form is the result.
+    Differs: the paper uses the closed form. The library's PLD accountant cannot stand in: for replace-one neighbours
+    it reads the noise as relative to the add-or-remove sensitivity and doubles ours.
 
     Raises:
         UserError: if mu, sigma or delta is out of range, or dp-accounting is not installed.
@@ -123,7 +123,7 @@ def epsilon_tight(m: Mechanism, delta: float) -> float:
 def sigma_for(epsilon: float, mu: float, n: int, releases: int, delta: float) -> float:
     """The sigma at which the closed form spends exactly ``epsilon``: mu sqrt(T) / (n (sqrt(L+epsilon) - sqrt(L))).
 
-    L = log(1/delta). The tight epsilon at this sigma is smaller still, so the target is kept.
+    L = log(1/delta). The tight epsilon at this sigma is smaller still, so a client spends at most ``epsilon``.
 
     Raises:
         UserError: if epsilon, mu or delta is out of range.
@@ -139,7 +139,7 @@ def sigma_for(epsilon: float, mu: float, n: int, releases: int, delta: float) ->
 def noise(shape: Sequence[int], sigma: float, generator: torch.Generator) -> Tensor:
     """E (``shape``), float32, i.i.d. N(0, sigma^2), on the generator's device.
 
-    Not symmetrised here: (E + E^T)/2 is free post-processing and the caller's choice.
+    It is not symmetrised here: (E + E^T)/2 is free post-processing, and the caller's choice.
     """
     _check(sigma=sigma)
     return torch.randn(tuple(shape), generator=generator, device=generator.device) * sigma
@@ -147,7 +147,7 @@ def noise(shape: Sequence[int], sigma: float, generator: torch.Generator) -> Ten
 
 @dataclass(frozen=True)
 class Spent:
-    """What one client has spent so far, with the scope of the statement beside the number."""
+    """What one client has spent so far, with what the statement covers."""
 
     epsilon: float
     epsilon_closed_form: float
@@ -159,7 +159,7 @@ class Spent:
 
 
 def spent(m: Mechanism, delta: float) -> Spent:
-    """What a client has spent with its noisy matrices.
+    """What a client has spent on its noisy matrices.
 
     Raises:
         UserError: as ``epsilon_tight``.
@@ -173,15 +173,15 @@ def spent(m: Mechanism, delta: float) -> Spent:
 
 
 def statement(mechanisms: Mapping[int, Mechanism], delta: float, planned: int) -> dict[str, Any]:
-    """What a run's summary states of its clients' noisy matrices, with the scope of the statement.
+    """What a run's summary states about its clients' noisy matrices, with what the statement covers.
 
     Args:
-        mechanisms: client -> its matrices so far, at least one client's.
-        planned: releases of a client that every sharing round asks.
+        mechanisms: client -> its matrices so far, for at least one client.
+        planned: the number of releases of a client that is asked in every sharing round.
     Raises:
         UserError: as ``epsilon_tight``.
     """
-    records = {m: spent(m, delta) for m in set(mechanisms.values())}  # of equal clients once
+    records = {m: spent(m, delta) for m in set(mechanisms.values())}  # equal clients are computed once
     by_client = {client: records[m] for client, m in mechanisms.items()}
     scope = next(iter(by_client.values()))
     return {
@@ -200,7 +200,7 @@ def statement(mechanisms: Mapping[int, Mechanism], delta: float, planned: int) -
 
 
 def require_accountant() -> None:
-    """Fail now rather than after the first round where dp-accounting is missing.
+    """Fail before the first round, rather than after it, if dp-accounting is missing.
 
     Raises:
         UserError: naming the extra to install.
@@ -209,6 +209,7 @@ def require_accountant() -> None:
 
 
 def _dp_accounting() -> Any:
+    """The package. Raises UserError if it is not installed."""
     try:
         import dp_accounting
     except ImportError as error:
@@ -221,6 +222,7 @@ def _dp_accounting() -> Any:
 def _check(
     *, mu: float = 1, sigma: float = 1, n: int = 1, releases: int = 0, delta: float = 0.5, epsilon: float = 1
 ) -> None:
+    """Raise UserError if a setting is out of range, and ValueError if a count is."""
     keys = {"objective.clip": mu, "method.privacy.sigma": sigma, "method.privacy.epsilon": epsilon}
     for key, value in keys.items():
         if not (value > 0 and math.isfinite(value)):

@@ -1,6 +1,6 @@
-"""A client with a classification task of its own (``data.tasks``), as in FedLinked, trunk averaging and local.
+"""A client with a classification task of its own (``data.tasks``), as in FedLinked, trunk averaging and local training.
 
-It has supervised epochs with early stopping, a head that is fine-tuned on a frozen trunk, and a roll-back to the best
+It trains supervised epochs with early stopping, fine-tunes a head on a frozen trunk, and rolls back to its best
 round. A client's images are split in four (thesis, Table 4.1). ``train`` is trained on. ``es`` decides early stopping
 within an operation. ``rb`` chooses the round to roll back to. ``accuracy.task`` is measured on ``test``, or on the test
 images of the task's classes (``evaluation.tasks_on``); nothing is chosen by it. Labels are 0 .. C - 1 within the task,
@@ -50,12 +50,13 @@ class TaskConfig(MethodConfig):
     """Whether a client returns to the round that was best on ``rb`` after the last one."""
 
     def batch_rows(self, batch_size: int, images: int) -> int:
+        """The rows of a batch for a client with so many ``images``."""
         return batch_size if self.batch_ratio is None else round(self.batch_ratio * images)
 
 
 class TaskClient(EncoderClient[Config]):
-    """A client whose classifier has its own task's classes. Without ``data.tasks``, or with an objective that reads no
-    labels, it is a plain client.
+    """A client whose classifier has the classes of its own task. Without ``data.tasks``, or with an objective that does
+    not read labels, it is a plain client.
     """
 
     @property
@@ -70,7 +71,7 @@ class TaskClient(EncoderClient[Config]):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def split(self, name: str) -> Tensor:
-        """(n, channels, H, W) uint8 of one of this client's four splits."""
+        """(n, channels, H, W) uint8: the images of one of this client's four splits."""
         federation = self.context.federation
         return self.context.images(federation.dataset.train.pixels, federation.shards[self.id][name])
 
@@ -80,7 +81,7 @@ class TaskClient(EncoderClient[Config]):
         return self.task_labels(federation.dataset.train.labels[federation.shards[self.id][name]])
 
     def tested(self) -> tuple[Tensor, Tensor]:
-        """(n, channels, H, W) uint8 and (n,) labels of the images that ``accuracy.task`` is measured on."""
+        """(n, channels, H, W) uint8 and (n,): the images on which ``accuracy.task`` is measured, and their labels."""
         federation = self.context.federation
         if self.config.evaluation.tasks_on == "own":
             return self.split("test"), self.split_labels("test")
@@ -91,7 +92,7 @@ class TaskClient(EncoderClient[Config]):
         return self.split_labels("train") if self.supervised else super().labels()
 
     def task_labels(self, labels: np.ndarray) -> Tensor:
-        """Class numbers of the data set (n,) to 0 .. C - 1 of this client's task, -1 for classes it does not have."""
+        """Turn class numbers of the data set (n,) into 0 .. C - 1 of this client's task, and -1 for other classes."""
         tasks = self.context.federation.tasks
         assert tasks is not None
         number = np.full(self.context.federation.classes, -1, np.int64)
@@ -101,17 +102,17 @@ class TaskClient(EncoderClient[Config]):
     # -- training ------------------------------------------------------------------------------------------------------
 
     def pretrain(self) -> dict[str, Any]:
-        """Supervised epochs before the first round, from the values this client begins with."""
+        """Train supervised epochs before the first round, from the values with which this client begins."""
         self.load_own()
         self.learn(self.method.initial_epochs)
         self.keep_own()
         return {}
 
     def learn(self, epochs: int | None, pixels: Tensor | None = None, labels: Tensor | None = None) -> None:
-        """Supervised epochs on the whole network, until ``es`` says stop; ends with the epoch that was best there.
+        """Train supervised epochs on the whole network until ``es`` stops them; keep the epoch that was best on ``es``.
 
         Args:
-            epochs: at most; None: train.local_epochs.
+            epochs: the most epochs; None: train.local_epochs.
             pixels, labels: (n, channels, H, W) uint8 and (n,); by default the ``train`` split.
         """
         network, known = self.network, self.labels() if labels is None else labels
@@ -125,7 +126,7 @@ class TaskClient(EncoderClient[Config]):
         self.metrics |= {"es_loss": watch.lowest, "epochs": float(watch.epochs)}
 
     def fine_tune(self, epochs: int | None) -> None:
-        """Train the head alone. The trunk is frozen, in eval mode, and sees clean images, so its representations of the
+        """Train only the head. The trunk is frozen, in eval mode, and sees clean images, so its representations of the
         ``train`` split are computed once.
         """
         head, labels = self.network.classifier, self.labels()
@@ -139,8 +140,8 @@ class TaskClient(EncoderClient[Config]):
             descend(optimizer, loss, self.config.train.optimizer.clip_norm)
 
     def keep_own_and_best(self) -> None:
-        """End of a round: keep this client's model, and note it where no earlier one was better on ``rb``. Of equals
-        the latest counts (thesis, Algorithm 3, line 22).
+        """At the end of a round, keep this client's model, and record it as the best if no earlier one was better on
+        ``rb``. If scores are equal the latest counts (thesis, Algorithm 3, line 22).
         """
         self.keep_own()
         score = self.accuracy(self.network, self.split("rb"), self.split_labels("rb"))
@@ -149,7 +150,7 @@ class TaskClient(EncoderClient[Config]):
             self.state |= {"best": self.state["model"], "best_accuracy": score, "best_round": self.round}
 
     def roll_back(self) -> dict[str, Any]:
-        """After the last round: the best round's model becomes this client's own."""
+        """After the last round, make the best round's model this client's own."""
         if "best" in self.state:
             self.state["model"] = self.state["best"]
             self.metrics["best_round"] = float(self.state["best_round"])
@@ -170,16 +171,16 @@ class TaskClient(EncoderClient[Config]):
         return logits
 
     def accuracy(self, network: Network, pixels: Tensor, labels: Tensor) -> float:
-        """The fraction of the images that is classified rightly."""
+        """The share of the images that are classified rightly."""
         return float((self.logits(network, pixels).argmax(1) == labels).double().mean())
 
     def cross_entropy(self, split: str) -> float:
-        """The mean over the images of one of this client's four splits."""
+        """The mean cross-entropy over the images of one of this client's four splits."""
         return float(F.cross_entropy(self.logits(self.network, self.split(split)), self.split_labels(split)))
 
     def evaluate(self, encoder: str, weights: Weights | None) -> dict[str, float]:
         """``task``, the accuracy on this client's test images; ``select/task``, that on its roll-back split; and the
-        configured protocols.
+        scores of the configured protocols.
         """
         own = self.state.get("model") if weights is None else weights
         values = super().evaluate(encoder, own)
@@ -193,8 +194,8 @@ class TaskClient(EncoderClient[Config]):
 
 
 class EarlyStopping:
-    """Called after every epoch, it says whether ``patience`` epochs have passed without a lower loss. ``best`` are the
-    values at the lowest.
+    """Called after every epoch, it returns whether ``patience`` epochs have passed without a lower loss. ``best`` holds
+    the weights at the lowest loss.
     """
 
     def __init__(self, loss: Callable[[], float], values: Callable[[], Weights], patience: int) -> None:
@@ -212,13 +213,13 @@ class EarlyStopping:
 
 
 class TaskServer(MethodServer[Config]):
-    """The server's side of the setting: who has been pre-trained, and the roll-back after the last round."""
+    """The server's side of these methods: which clients are pre-trained, and the roll-back after the last round."""
 
     def start(self, cohort: Cohort) -> None:
         self.state["pretrained"] = []
 
     def after_last_round(self, cohort: Cohort) -> None:
-        """Everybody, asked in that round or not, lost on the way or not, returns to its best."""
+        """Every client returns to its best round, whether or not it was asked in the last round or lost in it."""
         if self.method.rollback:
             cohort.conclude("roll_back", self.setup.clients)
 
@@ -231,14 +232,14 @@ class TaskServer(MethodServer[Config]):
 
 
 def planned(config: RunSettings) -> str:
-    """Why results depend on the number of rounds planned, so that a run cannot be extended; empty where they do not."""
+    """Why results depend on the planned number of rounds, so that a run cannot be extended; "" if they do not."""
     if config.method_as(TaskConfig).rollback:
         return "method.rollback: found true, which takes every client back to its best after the last of train.rounds"
     return ""
 
 
 def footprint(config: RunSettings, images: int) -> ClientFootprint:
-    """A client's own model, and its best one."""
+    """A client keeps its own model, and with ``rollback`` its best one."""
     return ClientFootprint(models=2 if config.method_as(TaskConfig).rollback else 1)
 
 

@@ -1,4 +1,4 @@
-"""What Orchestra and FedU2 add to a batch: a third view, rotated by 0 to 3 quarter turns, which the network predicts.
+"""The third view that Orchestra and FedU2 add to a batch: rotated by 0 to 3 quarter turns, which the network predicts.
 
 Shape legend: B batch.
 """
@@ -20,8 +20,8 @@ from rayfed_ssl.objectives.rotation import turned
 def turns_loss(
     client: EncoderClient[Any], pixels: Tensor, draws_turns: torch.Generator, draws_view: torch.Generator
 ) -> Tensor:
-    """Cross-entropy of the turn of a view of ``pixels`` (B, C, H, H) uint8, read off the view's projection: (). The
-    turns are drawn first; both generators may be one.
+    """Cross-entropy of predicting how a view of ``pixels`` (B, C, H, H) uint8 was turned, from its projection: (). The
+    turns are drawn before the view; both generators may be the same.
     """
     turns = torch.randint(4, (len(pixels),), generator=draws_turns, device=pixels.device)
     (view,) = client.views(pixels, draws_view, 1)
@@ -30,5 +30,5 @@ def turns_loss(
 
 
 def with_third_view(cost: Workload) -> Workload:
-    """The cost of local epochs in which every image has one view more, beside those that ``fit`` counts."""
+    """The cost of local epochs with one view more of every image than ``fit`` counts."""
     return cost + Workload.trained(cost.images)

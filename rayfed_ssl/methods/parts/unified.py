@@ -1,5 +1,5 @@
 """FedU2's unified aggregation: one step under which no client's distance to the model grows (Liao et al. 2024), and the
-shares and epochs that go with it.
+client shares and epochs that belong to it.
 
 Shape legend: n clients, P parameters.
 """
@@ -13,18 +13,18 @@ import numpy as np
 from rayfed_ssl.base.lazy import LazyModule
 
 NEEDED = 1e-9  # of ||g||^2 - min_k <u_k, g>, relative to the largest <u_k, u_k>
-CHUNK = 1 << 20  # parameters worked on at once
+CHUNK = 1 << 20  # parameters that are processed at once
 _optimize = LazyModule("scipy.optimize")
 
 
 def min_norm_weights(gram: np.ndarray) -> np.ndarray:
     """``argmin ||sum_k a_k u_k||^2`` over the simplex, from the Gram matrix (n, n) of the u_k: a (n,) float64.
 
-    Non-negative least squares finds it exactly: with ``G = B'B``, the x >= 0 that is best for
+    Non-negative least squares finds it exactly: with ``G = B'B``, the x >= 0 that minimises
     ``||B x||^2 + (sum(x) - 1)^2`` is s a for some s > 0, because for each s the shortest ``B a`` is best. The point
-    g = sum_k a_k u_k is unique; so is a where the u_k are affinely independent.
+    g = sum_k a_k u_k is unique; so is a if the u_k are affinely independent.
 
-    Raises ValueError for a matrix that is not square or not finite, ArithmeticError where rounding keeps the optimum
+    Raises ValueError for a matrix that is not square or not finite, and ArithmeticError if rounding keeps the optimum
     (``<u_k, g> >= ||g||^2`` for all k) from being reached to 1e-9, or in 100 steps for each client.
     """
     gram = np.asarray(gram, np.float64)
@@ -50,9 +50,9 @@ def unified_step(
 ) -> tuple[np.ndarray, np.ndarray]:
     """``theta - 2 lr sum_k a_k u_k`` with ``u_k = d_k / ||d_k||`` and ``d_k = theta - theta_k``, and a (n,).
 
-    ``a`` is the min-norm point's. The step's length does not depend on how far clients moved, unless ``relative`` has
-    their shares q (n,): then lr is ``1/2 sum_k q_k ||d_k||``. Clients that did not move are left out (a_k = 0); where
-    none did, ``old`` comes back and a is zero. Sums are float64, the result has old's dtype.
+    ``a`` is :func:`min_norm_weights`. The step's length does not depend on how far clients moved, unless ``relative``
+    has their shares q (n,): then lr is ``1/2 sum_k q_k ||d_k||``. Clients that did not move are left out (a_k = 0); if
+    none did, the result is a copy of ``old``, and a is zero. Sums are float64; the result has old's dtype.
 
     Differs: the authors' solver returns its start for two clients, can stall, and divides by 0 where d_k = 0.
     """
@@ -78,11 +78,12 @@ def unified_step(
 
 
 def _parts(count: int) -> list[slice]:
+    """Slices of at most ``CHUNK`` parameters."""
     return [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]
 
 
 def _moves(old: np.ndarray, clients: Sequence[np.ndarray], part: slice) -> np.ndarray:
-    """d_k of some parameters: (n, chunk) float64."""
+    """d_k for some of the parameters: (n, chunk) float64."""
     return np.asarray(old[part], np.float64) - np.stack([np.asarray(client[part], np.float64) for client in clients])
 
 
@@ -95,11 +96,11 @@ def sharpened(shares: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def equalised_epochs(batches: int, largest: int, epochs: int, most: int = 10) -> int:
-    """Local epochs of a client with so many ``batches`` an epoch such that all clients take about as many steps as the
-    one with the ``largest`` number of them takes in ``epochs``, at most ``most``.
+    """The local epochs with which a client of ``batches`` per epoch takes about as many steps as the client with the
+    ``largest`` number of batches takes in ``epochs``; at most ``most``.
 
     ``min(floor(S / b_k), most)`` with ``S = b_max E``. Differs: the authors keep short last batches and count
-    ``b_k = ceil(n_k / B)`` and ``S = (floor(n_max / B) + 1) E``, one batch too many where B divides n_max; here b_k is
-    what is run, because short last batches are dropped.
+    ``b_k = ceil(n_k / B)`` and ``S = (floor(n_max / B) + 1) E``, one batch too many if B divides n_max. Here short last
+    batches are dropped, so b_k counts the batches that are run.
     """
     return min(largest * epochs // batches, most)

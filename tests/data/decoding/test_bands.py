@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from rayfed_ssl.data.decoding.bit_depth import Range, Ranges
-from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.decode import decode, decode_opened
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.squares import Fit
 from rayfed_ssl.data.images import BadImage, Payload
 from tests.data.decoding.test_decode import banded, file_of

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
-from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened
+from rayfed_ssl.data.decoding.decode import decode, decode_opened
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
 
 RAMP = np.tile(np.arange(4096, dtype=np.uint16).reshape(64, 64), (1, 1))  # what a 12-bit camera writes

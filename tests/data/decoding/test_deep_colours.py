@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rayfed_ssl.data.decoding.decode import ImageForm, decode, decode_opened, high_bit_depth_values
+from rayfed_ssl.data.decoding.decode import decode, decode_opened, high_bit_depth_values
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
 from tests.data.scans import encoded, scan
 

@@ -19,7 +19,8 @@ from pydicom.encaps import encapsulate  # noqa: E402
 from pydicom.pixels import apply_modality_lut, apply_voi_lut, apply_windowing  # noqa: E402
 
 from rayfed_ssl.data.decoding import dicom  # noqa: E402
-from rayfed_ssl.data.decoding.decode import ImageForm, decode  # noqa: E402
+from rayfed_ssl.data.decoding.decode import decode  # noqa: E402
+from rayfed_ssl.data.decoding.form import ImageForm  # noqa: E402
 from rayfed_ssl.data.images import BadImage  # noqa: E402
 from tests.data.scans import encoded, lut, scan  # noqa: E402
 

@@ -13,7 +13,8 @@ from rayfed_ssl.base.lazy import LazyModule
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data.decoding import decode as decoding
 from rayfed_ssl.data.decoding import formats
-from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.decoding.decode import decode
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.pixels import cache_names
 from rayfed_ssl.data.readers import walking

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.data.decoding import threads
-from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.threads import WAITING_BYTES, decoded_blocks
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.readers.parquet.files import BYTES_AT_A_TIME, few_rows, readable

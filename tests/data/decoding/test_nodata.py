@@ -11,7 +11,8 @@ import pytest
 
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.decoding.decode import ImageForm, decode, high_bit_depth_values
+from rayfed_ssl.data.decoding.decode import decode, high_bit_depth_values
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.sources import SourceConfig

@@ -25,9 +25,9 @@ from PIL import Image
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.decoding import bit_depth, dicom, dicom_codecs, dicom_heads
-from rayfed_ssl.data.decoding.decode import ImageForm
 from rayfed_ssl.data.decoding.decode import decode as decode_to
 from rayfed_ssl.data.decoding.decoded import Decoded
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.threads import decoded_blocks
 from rayfed_ssl.data.images import BadImage, Listing
 from rayfed_ssl.data.pixels.store import BadStore, cached, default_cache, read
@@ -358,7 +358,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from rayfed_ssl.data.images import Listing
-from rayfed_ssl.data.decoding.decode import ImageForm
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.pixels.store import cached
 folder, me = Path(sys.argv[1]), sys.argv[2]
 (folder / f"ready-{me}").touch()

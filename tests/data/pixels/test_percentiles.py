@@ -13,7 +13,8 @@ from PIL import Image
 
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.decoding.decode import decode
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage, Dataset, Listing
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.percentiles import Counts, ordered, percentile_range, unordered

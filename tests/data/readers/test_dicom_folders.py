@@ -16,7 +16,8 @@ pytest.importorskip("imagecodecs", reason="imagecodecs is not installed (extra d
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.data.catalogue import catalogued
 from rayfed_ssl.data.decoding import dicom
-from rayfed_ssl.data.decoding.decode import ImageForm, decode
+from rayfed_ssl.data.decoding.decode import decode
+from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.models.transform import Transform
 from tests.data.files import fetch, refused, write_parquet

@@ -16,25 +16,24 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.text import composed, printable
+from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.images import Payload, Source
-from rayfed_ssl.data.readers import one_hot, split_column
-from rayfed_ssl.data.readers.column_values import Empty, Unnamed, Values, label_texts, label_values, no_labels, numbered
-from rayfed_ssl.data.readers.columns import LABEL_COLUMNS, Columns, column_named, unread_columns
+from rayfed_ssl.data.readers import split_column
+from rayfed_ssl.data.readers.column_values import Unnamed
+from rayfed_ssl.data.readers.columns import Columns, unread_columns
 from rayfed_ssl.data.readers.ownership import bare
 from rayfed_ssl.data.readers.split_names import TEST_NAMES, split_folders, to_test_on
-from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
-from rayfed_ssl.data.readers.tables.cells import CellTable, read_table, typed
+from rayfed_ssl.data.readers.split_rows import RowSplits
+from rayfed_ssl.data.readers.tables.beside import read_beside
+from rayfed_ssl.data.readers.tables.cells import CellTable, read_table
+from rayfed_ssl.data.readers.tables.columns import label_columns, listed_columns, named_column
 from rayfed_ssl.data.readers.tables.images import Places
 from rayfed_ssl.data.readers.walking import CSV, READ_TABLES
 
@@ -45,7 +44,6 @@ IMAGE_COLUMNS = (
 """Columns of images that need not be named, as ``bare`` writes them."""
 TESTS = (*TEST_NAMES, "testing", "valid")  # names of tables: the first that is there has the test images
 PIXELS = re.compile(r"(pixel|px|p)?[ _-]?[0-9]+|[0-9]+x[0-9]+", re.IGNORECASE)  # names of columns of one pixel each
-MOST_LISTED = 20  # columns that a message names
 METADATA = ("metadata.csv", "metadata.jsonl")  # in a split's folder, as in image folders of the Hugging Face Hub
 
 
@@ -146,7 +144,7 @@ def table_source(
     first = found["train"]
     splits = {"train": first, "test": found.get("test", first)}
     rows = RowSplits(
-        lambda: read_beside(splits, columns, key),
+        lambda: read_beside({split: named.table for split, named in splits.items()}, columns, key),
         lambda split, chosen: splits[split].images(chosen),
         None if "test" in found else "one table",
         limits,
@@ -247,7 +245,7 @@ def _named(table: CellTable, places: Places, columns: Columns, key: str) -> Name
                 return Named(table, name, files, places)
     other = _names_images(table, places, {*usual, *label_columns(table, columns, key)})
     if not wanted:
-        problem = f"{key}.path: {table.shown} has no column of images; it has {_listed(table)}: "
+        problem = f"{key}.path: {table.shown} has no column of images; it has {listed_columns(table)}: "
         if not other and _pixels(table):
             raise UserError(
                 f"{problem}pixels in cells are not read; write them as an array: {key}.name=arrays reads it"
@@ -275,125 +273,7 @@ def _names_images(table: CellTable, places: Places, others: Collection[str]) -> 
     return ""
 
 
-def _listed(table: CellTable) -> str:
-    names = [name for name in table.names if name]
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return (printable(", ".join(names[:MOST_LISTED])) or "none") + more
-
-
 def _pixels(table: CellTable) -> bool:
     """Whether columns have names of pixels: one is ``pixels``, or most are ``pixel0``, ``pixel1`` and so on."""
     single = sum(PIXELS.fullmatch(name) is not None for name in table.names)
     return 2 * single > len(table.names) or any(bare(name) == "pixels" for name in table.names)
-
-
-def label_columns(table: CellTable, columns: Columns, key: str) -> tuple[str, ...]:
-    """The column of labels, or the columns that are a class each; none if there is none. Raises UserError."""
-    if isinstance(columns.label, tuple):
-        return tuple(named_column(table, name, (), "label", key) for name in columns.label)
-    usual = [name for wanted in LABEL_COLUMNS for name in table.names if bare(name) == bare(wanted)]
-    name = named_column(table, columns.label, usual, "label", key)
-    return (name,) if name else ()
-
-
-def named_column(
-    table: CellTable, wanted: str | Literal[False] | None, usual: Sequence[str], what: str, key: str
-) -> str:
-    """As ``column_named``, for a table."""
-    schema = pa.schema([(name, pa.string()) for name in table.names if name])
-    given = composed(wanted.strip()) if isinstance(wanted, str) else wanted
-    return column_named(schema, given, tuple(usual), what, table.file, key)
-
-
-# -- what lies beside them ---------------------------------------------------------------------------------------------
-
-
-def read_beside(splits: Mapping[str, Named], columns: Columns, key: str) -> Beside:
-    """The labels, clients and groups of the splits. If labels are text, the sorted labels of all splits are the
-    classes.
-
-    Raises:
-        UserError: a column is not there, or values cannot be labels, clients or groups.
-    """
-    tables = {split: named.table for split, named in splits.items() if split == "train" or named is not splits["train"]}
-    _refuse_unlabelled([*tables.values()], columns, key)
-    read = _one_hot if isinstance(columns.label, tuple) else _labels
-    labels, empty = read([*tables.values()], columns, key)
-    whose: dict[str, list[Values] | None] = {}
-    for what, meaning in NAMED.items():
-        whose[what], cells = _whose([*tables.values()], getattr(columns, what), what, key)
-        empty |= {f"{what}: {meaning}": cells}
-    texts = label_texts(labels)
-    rows: dict[str, Rows] = {}
-    for number, split in enumerate(tables):
-        clients, groups = (None if values is None else values[number] for values in whose.values())
-        rows[split] = Rows(numbered(labels[number], texts, key, "table"), clients, groups)
-    classes = label_columns(tables["train"], columns, key)
-    several = one_hot.count_several(labels, classes) if isinstance(columns.label, tuple) else 0
-    return Beside({split: rows.get(split, rows["train"]) for split in splits}, texts, None, empty, several)
-
-
-def _refuse_unlabelled(tables: Sequence[CellTable], columns: Columns, key: str) -> None:
-    """Raise UserError if the table of the test images lacks a column of labels, as some published tables do."""
-    wanted = columns.label if isinstance(columns.label, tuple) else [columns.label] if columns.label else []
-    names = [composed(name.strip()) for name in wanted]
-    if any(name not in tables[0].names for name in names):
-        return  # reading the first table reports that
-    for table in tables[1:]:
-        if missing := next((name for name in names if name not in table.names), ""):
-            raise UserError(
-                f"{key}.columns.label: found {printable(repr(missing))}, which {table.shown} does not have; it has "
-                f"{_listed(table)}; {key}.path={tables[0].shown} reads that table alone, and holds a fifth of each "
-                "class out"
-            )
-
-
-def _one_hot(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
-    """As ``_labels``, for columns that are a class each."""
-    labels = []
-    for table in tables:
-        names = label_columns(table, columns, key)
-        cells = {name: typed(table.cells(name), fractions=True)[0] for name in names}
-        labels.append(one_hot.labels_of(cells, table.shown, key))
-    empty = sum(part.null_count for part in labels)
-    return labels, {NO_LABEL: Empty(empty, empty)}
-
-
-def _labels(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[list[pa.Array], dict[str, Empty]]:
-    """The labels of each table as ``label_values`` returns them, and how many cells have none. The rows of a table
-    without a column of labels are unlabelled.
-    """
-    names = [next(iter(label_columns(table, columns, key)), "") for table in tables]
-    cells = [table.cells(name) if name else [""] * len(table.rows) for table, name in zip(tables, names, strict=True)]
-    column, empty = typed([*chain.from_iterable(cells)], fractions=True)
-    called = " and ".join(
-        f"column {printable(name)} of {table.shown}" for table, name in zip(tables, names, strict=True) if name
-    )
-    if pa.types.is_floating(column.type):
-        raise no_labels(called, "numbers with fractions", key)
-    if empty == len(column):
-        column = pa.chunked_array([pa.nulls(len(column), pa.int64())])
-    labels, unlabelled = label_values(column, called, key)
-    no_cells = sum(len(table.rows) for table, name in zip(tables, names, strict=True) if not name)
-    return _parted(labels, tables), {NO_LABEL: Empty(empty - no_cells, unlabelled.all - no_cells)}
-
-
-def _whose(tables: Sequence[CellTable], wanted: str | None, what: str, key: str) -> tuple[list[Values] | None, Empty]:
-    """The client or the group (``what``) of each table's images; None if no key names the column ``wanted``. Test
-    images need no groups.
-    """
-    if wanted is None:
-        return None, Empty()
-    cells = []
-    for number, table in enumerate(tables):
-        not_needed = what == "group" and number and composed(wanted.strip()) not in table.names
-        cells.append([""] * len(table.rows) if not_needed else table.cells(named_column(table, wanted, (), what, key)))
-    column, empty = typed([*chain.from_iterable(cells)])
-    values: list[Values] = [part.to_pylist() for part in _parted(column.combine_chunks(), tables)]
-    return values, Empty(empty, empty)
-
-
-def _parted(values: pa.Array, tables: Sequence[CellTable]) -> list[pa.Array]:
-    """The values of all rows, cut into those of each table."""
-    ends = np.cumsum([0, *(len(table.rows) for table in tables)])
-    return [values[int(start) : int(end)] for start, end in pairwise(ends)]
