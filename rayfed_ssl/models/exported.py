@@ -165,7 +165,7 @@ def find(run: Path, client: int | str | None = None) -> ExportedFile:
     """The global encoder of the run in a folder, or the encoder of ``client``.
 
     Args:
-        client: the client's number or name. Digits are a number, even if a client has them as its name. None: the
+        client: the client's number or name. Digits are a number, even if they are the name of a client. None: the
             global encoder; if the run has none, the encoder of its only client.
     Raises:
         UserError: the run has no encoders, no such client, or several encoders and ``client`` is not given.
