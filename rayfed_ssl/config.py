@@ -1,8 +1,8 @@
-"""One validated schema for a run. Every block is defined beside the component it configures; this file composes them,
-and ``consistency`` checks that they go together.
+"""The validated schema of a run. Every block is defined beside the component that it configures; this file composes
+them, and ``consistency`` checks that they fit each other.
 
-A run is one YAML file plus dotted ``key=value`` overrides, read by :func:`load`. Derived values are properties; what is
-written to a run folder's ``config.yaml`` validates to an equal object.
+A run is described by one YAML file and dotted ``key=value`` overrides, which :func:`load` reads. Derived values are
+properties. The ``config.yaml`` that is written to a run folder validates to an equal object.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from rayfed_ssl.settings.unused import refuse_beside, refuse_given, second_view_
 
 MAPPING = "must be a mapping of keys to values"
 NAME = re.compile(r"[^\W_][\w.-]{0,99}")
-RESULT_NEUTRAL = ("name", "resources", "checkpoint", "figures")  # blocks that change no result
+RESULT_NEUTRAL = ("name", "resources", "checkpoint", "figures")  # blocks that do not affect results
 
 
 def method_kinds() -> dict[str, type[MethodConfig]]:
-    """The ``method:`` block of every method there is."""
+    """Name of a method -> its ``method:`` block."""
     return {name: method.config for name, method in METHODS.items()}
 
 
 def plugin_kinds() -> dict[str, type[MethodConfig]]:
-    """The entry of ``plugins:`` of every plug-in there is."""
+    """Name of a plug-in -> its block, an entry of ``plugins:``."""
     return {name: method.config for name, method in METHODS.items() if method.plugin is not None}
 
 
 class RunConfig(RunSettings):
-    """A run's settings, its method and plug-ins of kinds that exist, and all blocks fitting each other."""
+    """A run's settings, whose method and plug-ins exist and whose blocks fit each other."""
 
     imports: tuple[str, ...] = ()
     """Python files, or modules, that define methods, objectives, heads, encoders, sources, partitions or protocols. A
@@ -59,11 +59,11 @@ class RunConfig(RunSettings):
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
-        """What ``imports`` named, as it was read."""
+        """The entries of ``imports``, with their sources."""
         return self._extensions
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """With imports, pickled as a document: unpickling imports these first."""
+        """Pickles a config with imports as a document, so that unpickling can load the imports first."""
         if not self._extensions:
             return super().__reduce_ex__(protocol)
         return _revived, (self.model_dump(mode="json"), self._extensions)
@@ -87,43 +87,48 @@ class RunConfig(RunSettings):
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a run's YAML with its profile and the dotted overrides applied. Raises UserError naming every wrong key.
+    """The configuration in a run's YAML file, with its profile and the dotted overrides applied. Raises UserError with
+    a line for every wrong key.
 
-    The file's ``imports`` are run: a third party's file is read by :func:`load_untrusted`.
+    The code of the file's ``imports`` is run; use :func:`load_untrusted` for files of third parties.
     """
     return load_changed(path, configfile.parse_overrides(overrides))
 
 
 def load_changed(path: Path, changes: Mapping[str, object]) -> RunConfig:
-    """Like :func:`load`, with the overrides as dotted keys and their values."""
+    """Like :func:`load`, with the overrides as a mapping of dotted keys to values. A value "?" asks what is allowed;
+    the answer is raised as a ConfigError.
+    """
     document = as_made(path, configfile.read(path))
     if asked := [key for key, value in changes.items() if value == "?"]:
         raise configfile.ConfigError("\n".join(_answer(document, changes, key, path) for key in asked))
-    found = extensions.gather(changes.get("imports", document.get("imports")), path.parent)
-    make = build if is_of_a_run(path) else build_written  # that file has every key
-    config = make(document, changes, origin=str(path), imports=found)
+    imports = extensions.gather(changes.get("imports", document.get("imports")), path.parent)
+    make = build if is_of_a_run(path) else build_written  # a run's file has every key, also those without effect
+    config = make(document, changes, origin=str(path), imports=imports)
     for profile in document.get("profiles") or {}:
         if profile != config.profile:
-            _check_profile(document, changes, profile, str(path), found)
+            _check_profile(document, changes, profile, str(path), imports)
     return config
 
 
 def _answer(document: Mapping[str, Any], changes: Mapping[str, object], key: str, path: Path) -> str:
-    """What may stand at ``key``: the line that refuses ``?`` there, or, of a list or block, refuses ``?`` within it."""
+    """What is allowed at ``key``: the error for the value ``?``. For a list or a block, it is the error for ``?`` as an
+    entry or a key of it.
+    """
     known = {other: value for other, value in changes.items() if value != "?"}
-    asked = _refusal(document, known, key, "?", path)
-    if asked.endswith("must be a list"):
-        asked = _refusal(document, known, key, ["?"], path)
-        if asked.endswith(MAPPING):
-            asked = _refusal(document, known, key, [{"name": "?"}], path)
-    elif asked.endswith(MAPPING):
-        asked = _refusal(document, known, key, {"?": 0}, path)
-        asked = asked.replace(".?: found 0; unknown key, allowed here", ": found '?'; a mapping, allowed keys")
-    return asked or f"{key}: found '?'; must be {kind_of(RunConfig, key, configfile.merge(document, {key: '?'}))}"
+    answer = _refusal(document, known, key, "?", path)
+    if answer.endswith("must be a list"):
+        answer = _refusal(document, known, key, ["?"], path)
+        if answer.endswith(MAPPING):
+            answer = _refusal(document, known, key, [{"name": "?"}], path)
+    elif answer.endswith(MAPPING):
+        answer = _refusal(document, known, key, {"?": 0}, path)
+        answer = answer.replace(".?: found 0; unknown key, allowed here", ": found '?'; a mapping, allowed keys")
+    return answer or f"{key}: found '?'; must be {kind_of(RunConfig, key, configfile.merge(document, {key: '?'}))}"
 
 
 def _refusal(document: Mapping[str, Any], known: Mapping[str, object], key: str, value: object, path: Path) -> str:
-    """The line about ``key`` that the document with ``value`` there gets; empty where it gets none."""
+    """The error line about ``key`` for the document with ``value`` at ``key``; empty if there is none."""
     try:
         imports = extensions.gather(known.get("imports", document.get("imports")), path.parent)
         build(document, {**known, key: value}, origin=str(path), imports=imports)
@@ -133,16 +138,18 @@ def _refusal(document: Mapping[str, Any], known: Mapping[str, object], key: str,
 
 
 def load_untrusted(path: Path, overrides: Sequence[str] = (), *, trust_imports: bool = False) -> RunConfig:
-    """Like :func:`load`, for what reads run folders. Raises UserError where the run would bring code of its own."""
+    """Like :func:`load`, for the config.yaml of a run folder. Raises UserError if it has ``imports``, whose code would
+    be run, unless ``trust_imports`` is set.
+    """
     if (named := configfile.read(path).get("imports")) and not trust_imports:
         raise UserError(f"{path}: found imports: {named}; this run brings code of its own, which --trust-imports runs")
-    began = load_of_run(path)
-    return load(path, overrides) if overrides else began
+    config = load_of_run(path)  # first without overrides, so that errors in the file name the file
+    return load(path, overrides) if overrides else config
 
 
 def load_of_run(path: Path) -> RunConfig:
-    """Like :func:`load`, of the config.yaml that a run has written: what is wrong in it, as where another version wrote
-    it, is nothing in the user's own file, so every line names it.
+    """Like :func:`load`, for the config.yaml that a run has written. Every line of an error names this file, because
+    the mistake is not in a file of the user's; another version may have written it, for example.
     """
     try:
         return load(path)
@@ -154,7 +161,9 @@ def load_of_run(path: Path) -> RunConfig:
 def _check_profile(
     document: Mapping[str, Any], changes: Mapping[str, object], profile: str, path: str, imports: Sequence[Extension]
 ) -> None:
-    """Raise UserError for a profile nobody chose now: its mistakes would show on the machine it is for."""
+    """Raise UserError for a mistake in a profile that was not chosen; otherwise it would show only when the profile is
+    used, perhaps on another machine.
+    """
     try:
         build(document, {"profile": profile}, origin=path, imports=imports)
     except UserError as alone:
@@ -168,7 +177,9 @@ def _check_profile(
 def build(
     document: Mapping[str, Any], changes: Mapping[str, object], *, origin: str, imports: Sequence[Extension] = ()
 ) -> RunConfig:
-    """A document (with its ``profiles``) and dotted changes to a validated config; ``imports`` are run first."""
+    """The validated configuration of a document, with its profile and the dotted ``changes`` merged into it.
+    ``imports`` are loaded first.
+    """
     extensions.load(imports)
     chosen = changes.get("profile", document.get("profile"))
     merged = configfile.overlay(dict(document), None if chosen is None else str(chosen))
@@ -186,15 +197,17 @@ def build(
 
 
 def build_written(document: Mapping[str, Any], changes: Mapping[str, object], **of: Any) -> RunConfig:
-    """Like :func:`build`, of what a user wrote: a key beside the one that leaves it without effect is refused."""
+    """Like :func:`build`, for a document that a user wrote: a key that stands beside the key that disables it is
+    refused.
+    """
     config = build(document, changes, **of)
     refuse_beside(config, document, _unused(config))
     return config
 
 
 def _unused(config: RunConfig) -> dict[str, str]:
-    """The keys without effect that the method says, those of a second view of an image where the run makes none, and
-    those of weights that do not cross.
+    """Key without effect -> what it needs: the keys that the method declares, those of an image's second view if the
+    run makes none, and those of a direction in which no weights are sent.
     """
     method, *plugins = (METHODS[block.name] for block in (config.method, *config.plugins))
     second = any(row.second_view for row in (method, *plugins))
@@ -208,17 +221,19 @@ def _unused(config: RunConfig) -> dict[str, str]:
 
 
 def sends_weights(config: RunConfig) -> frozenset[Direction]:
-    """In which directions the method, or a plug-in, sends weights."""
+    """The directions in which the method or a plug-in sends weights."""
     plugins = (METHODS[block.name] for block in config.plugins)
     rows = [METHODS[config.method.name], *(row for row in plugins if row.exchanges_as_plugin)]
     return frozenset(way for row in rows for way in row.sends_weights(config))
 
 
 def _with(config: RunConfig, imports: Sequence[Extension]) -> RunConfig:
+    """``config``, whose ``extensions`` are set to ``imports``."""
     config._extensions = tuple(imports)
     return config
 
 
 def _revived(document: dict[str, Any], imports: tuple[Extension, ...]) -> RunConfig:
+    """A config out of its pickle."""
     extensions.load(imports)
     return _with(RunConfig.model_validate(document), imports)

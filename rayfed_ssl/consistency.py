@@ -1,4 +1,4 @@
-"""Whether the blocks of a run's configuration go together: each may be right by itself and wrong beside another."""
+"""Checks that the blocks of a run's configuration fit each other; each may be valid by itself."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _check_objective(config: RunSettings) -> None:
 
 
 def _check_heads(config: RunSettings) -> None:
-    """Raise ValueError for a head that the objective, or the method, needs and nobody brings."""
+    """Raise ValueError for a head that the objective or the method needs, but that is in no table."""
     objective, method = config.objective.name, config.method
     needs = {("objective", objective): OBJECTIVES[objective].heads, ("method", method.name): method.heads}
     for (block, found), heads in needs.items():
@@ -66,7 +66,7 @@ def _check_heads(config: RunSettings) -> None:
 
 
 def _check_model(config: RunSettings) -> None:
-    """Raise ValueError for a key of the model block that no encoder of the run has, a server's student included; and
+    """Raise ValueError for a key of the model block that no encoder of the run has, including a server's student, and
     for a client's encoder that the objective cannot train.
     """
     if OBJECTIVES[config.objective.name].shows_patches:
@@ -75,7 +75,7 @@ def _check_model(config: RunSettings) -> None:
 
 
 def _check_data(config: RunSettings) -> None:
-    """Raise ValueError where who holds what, and what is public, do not go together."""
+    """Raise ValueError if the keys on images, partition and public images do not fit each other."""
     data = config.data
     if (pad := config.augment.recipe().pad) >= data.image_size:
         raise ValueError(
@@ -107,7 +107,7 @@ def _check_data(config: RunSettings) -> None:
 
 
 def _check_tasks(config: RunSettings) -> None:
-    """Raise ValueError for a key that ``data.tasks`` leaves no room for, or that needs it."""
+    """Raise ValueError for a key that is not allowed with ``data.tasks``, or not without it."""
     data = config.data
     if data.tasks is None:
         if config.evaluation.tasks_on != "own":
@@ -134,14 +134,14 @@ def _check_tasks(config: RunSettings) -> None:
 
 
 def _check_warmup(config: RunSettings) -> None:
-    """Raise ValueError where the learning rate's warm-up leaves no round for its schedule."""
+    """Raise ValueError if the learning rate's warm-up leaves no round for its schedule."""
     warmup, rounds = config.train.optimizer.warmup, config.train.rounds
     if warmup >= rounds:
         raise ValueError(f"train.optimizer.warmup: found {warmup}; allowed: below train.rounds={rounds}")
 
 
 def _check_schedule(config: RunSettings) -> None:
-    """Raise ValueError where the server's schedule, the clients' system and the method do not go together."""
+    """Raise ValueError if the server's schedule, the clients' system and the method do not fit each other."""
     over, server = config.participation.over, config.server
     if server.optimizer.name != "average":
         _check_server_optimizer(config)
@@ -174,7 +174,9 @@ def _check_schedule(config: RunSettings) -> None:
 
 
 def _check_server_optimizer(config: RunSettings) -> None:
-    """Raise ValueError where a server's optimiser has no plain mean to step towards, or FedBuff takes its own step."""
+    """Raise ValueError if the server's optimiser cannot be used: the method has no plain mean of weights, or FedBuff
+    has a step of its own.
+    """
     found = config.server.optimizer.name
     if not METHODS[config.method.name].optimizable:
         able = ", ".join(name for name, method in METHODS.items() if method.optimizable and method.plugin is None)

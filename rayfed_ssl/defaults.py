@@ -12,12 +12,14 @@ from rayfed_ssl.objectives import OBJECTIVES
 
 
 def with_defaults(document: Any) -> Any:
-    """What the document leaves to the method: its objective, that one's heads, and whose values clients begin with."""
+    """The document with the defaults that depend on the method: its objective, the objective's BatchNorm in heads, and
+    whether clients begin with values of their own. What is no mapping is returned unchanged.
+    """
     return _with_initial(_with_heads(_with_objective(document)))
 
 
 def _with_objective(document: Any) -> Any:
-    """A run that names no objective gets its method's default one."""
+    """The document with the method's default objective, if it names none."""
     if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
         return document
     objective = document.get("objective", {})
@@ -28,8 +30,8 @@ def _with_objective(document: Any) -> Any:
 
 
 def _with_heads(document: Any) -> Any:
-    """BatchNorm in the heads as the objective wants it, where the document does not say. A paper's heads, by name, stay
-    as they are.
+    """The document with BatchNorm in the heads as the objective needs it, if it says nothing on BatchNorm. Heads that
+    are named after a paper are not changed.
     """
     if not isinstance(document, dict) or not isinstance(document.get("objective"), dict):
         return document
@@ -43,7 +45,9 @@ def _with_heads(document: Any) -> Any:
 
 
 def _with_initial(document: Any) -> Any:
-    """Clients that were designed independently begin with values of their own, where the document does not say."""
+    """The document with ``model.initial: own`` if it does not say, the method is for independently designed models, and
+    clients have tasks or different encoders.
+    """
     if not isinstance(document, dict) or not isinstance(document.get("method"), dict):
         return document
     method, model = METHODS.get(str(document["method"].get("name"))), document.get("model", {})
@@ -57,7 +61,9 @@ def _with_initial(document: Any) -> Any:
 
 
 def replace_objective(document: dict[str, Any], changes: Mapping[str, object]) -> None:
-    """A method chosen on the command line brings its own objective where the file's is not allowed."""
+    """If ``changes`` choose a method that does not allow the document's objective, replace it in place by the method's
+    default one, with the keys of ``objective`` in ``changes``. Nothing is changed if these name an objective.
+    """
     method = METHODS.get(str(changes["method.name"]))
     objective = document.get("objective")
     if (
@@ -71,8 +77,8 @@ def replace_objective(document: dict[str, Any], changes: Mapping[str, object]) -
 
 
 def as_made(path: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """The ``config.yaml`` of a run folder with what has another default since the run was made: without
-    ``model.initial``, its clients had one set of values.
+    """``document``, read from ``path``. If it is the ``config.yaml`` of a run folder, keys whose defaults have changed
+    get their old ones: a run without ``model.initial`` had common initial values.
     """
     model = document.get("model")
     if not is_of_a_run(path) or not isinstance(model, dict):
@@ -81,5 +87,5 @@ def as_made(path: Path, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_of_a_run(path: Path) -> bool:
-    """Whether a run has written this file into its folder: what the run was, every key of it."""
+    """Whether a run has written this file into its folder. It then has every key."""
     return path.name == "config.yaml" and (path.parent / "environment.json").is_file()

@@ -1,13 +1,13 @@
-"""A run's ``imports``: files and modules of the user's that add methods, objectives, encoders, partitions and more.
+"""A run's ``imports``: files and modules of the user that add methods, objectives, encoders, partitions and more.
 
-    imports: [my_method.py]            # a path, seen from the config's folder; of 'imports=[..]' on the command line,
-                                       # or imports=[..] in a call, from the working folder
+    imports: [my_method.py]            # a path, relative to the config's folder; for 'imports=[..]' on the command
+                                       # line, or imports=[..] in a call, relative to the working folder
     imports: [my_package.methods]      # an installed module
 
-Such a module defines what it adds under the tables' names: ``METHODS = {"mine": Method(...)}``, ``OBJECTIVES``,
-``HEADS``, ``ENCODERS``, ``SOURCES``, ``PARTITIONS``, ``PROTOCOLS``. A file's source travels inside the run's config:
-each process that unpickles the config, a driver or a client actor on another machine, has the module, too. A run
-folder holds a copy beside its config.yaml.
+Such a module defines what it adds under the names of the tables: ``METHODS = {"mine": Method(...)}``, ``OBJECTIVES``,
+``HEADS``, ``ENCODERS``, ``SOURCES``, ``PARTITIONS``, ``PROTOCOLS``. The source of a file is pickled with the run's
+config, so every process that unpickles the config has the module, such as a driver or a client actor on another
+machine. A run folder has a copy of the file beside its config.yaml.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ TABLES: dict[str, Table[Any]] = {
     "PROTOCOLS": PROTOCOLS,
 }
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_loaded: dict[str, Extension] = {}  # by name: what this process has added to the tables
+_loaded: dict[str, Extension] = {}  # name -> what this process has added to the tables
 
 
 @dataclass(frozen=True)
 class Extension:
-    """One entry of ``imports``: its name as the run's config.yaml holds it, the digest of its source, and, of a file,
-    the source itself.
+    """One entry of ``imports``: its name as in the run's config.yaml, the digest of its source, and for a file the
+    source itself.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Extension:
 
     @property
     def module(self) -> str:
-        """The module's name in this process; that of a file tells versions apart."""
+        """The module's name in this process. For a file, it differs between versions of the file."""
         if self.source is None:
             return self.name
         stem = re.sub(r"\W", "_", Path(self.name).stem)
@@ -66,25 +66,26 @@ class Extension:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, in messages."""
+        """How messages name the entry."""
         return f"imports: {self.name}"
 
 
 def gather(entries: object, beside: Path) -> tuple[Extension, ...]:
-    """Read, without running, what ``imports`` names. Paths are relative to ``beside``, the config's folder.
+    """Read the entries of ``imports`` without running them. Paths are relative to ``beside``, the config's folder.
 
     Raises:
-        UserError: not a list of paths and modules, a file that cannot be read, a module that is not installed.
+        UserError: this is no list of paths and modules, a file cannot be read, a module is not installed, or a name
+            stands twice.
     """
     if entries is None:
         return ()
     if not isinstance(entries, list | tuple) or not all(isinstance(entry, str) for entry in entries):
         raise UserError(f"imports: found {entries!r}; must be a list of .py files and modules")
-    found = tuple(_file(entry, beside) if entry.endswith(".py") else _module(entry) for entry in entries)
-    names = [one.name for one in found]
+    gathered = tuple(_file(entry, beside) if entry.endswith(".py") else _module(entry) for entry in entries)
+    names = [extension.name for extension in gathered]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"imports: found {', '.join(twice)} twice; each name once, also in different folders")
-    return found
+    return gathered
 
 
 def _file(entry: str, beside: Path) -> Extension:
@@ -110,10 +111,10 @@ def _module(entry: str) -> Extension:
 
 
 def load(extensions: Iterable[Extension]) -> None:
-    """Run each module, once per process, and add what it defines to the tables; a new version replaces the old one.
+    """Run each module, once per process, and add what it defines to the tables. A new version replaces the old one.
 
     Raises:
-        UserError: the module raises, defines nothing for a table, or a name that is taken.
+        UserError: a module raises, defines nothing for any table, or defines a name that is taken.
     """
     for extension in extensions:
         known = _loaded.get(extension.name)
@@ -121,7 +122,7 @@ def load(extensions: Iterable[Extension]) -> None:
             continue
         if known is not None:
             unload(known)
-            sys.modules.pop(known.module, None)  # an installed module's source is another one now
+            sys.modules.pop(known.module, None)  # so that an installed module is imported again from its new source
         rows = _rows(_executed(extension), extension)
         try:
             for table, found in rows:
@@ -134,7 +135,9 @@ def load(extensions: Iterable[Extension]) -> None:
 
 
 def _rows(module: ModuleType, extension: Extension) -> list[tuple[Table[Any], Mapping[str, Any]]]:
-    """What a module defines for each table. Raises UserError where it is no mapping of names, or nothing at all."""
+    """The rows that a module defines for each table. Raises UserError if they are no mapping of names, or if there are
+    none at all.
+    """
     found = [(name, table, getattr(module, name, {})) for name, table in TABLES.items()]
     for name, _, rows in found:
         if not isinstance(rows, Mapping) or not all(isinstance(key, str) for key in rows):
@@ -145,14 +148,14 @@ def _rows(module: ModuleType, extension: Extension) -> list[tuple[Table[Any], Ma
 
 
 def unload(extension: Extension) -> None:
-    """Take what the extension added out of the tables."""
+    """Remove the rows that the extension added from the tables."""
     for table in TABLES.values():
         table.remove(extension.origin)
     _loaded.pop(extension.name, None)
 
 
 def _executed(extension: Extension) -> ModuleType:
-    """The module, run. Raises UserError naming the line where it raises."""
+    """Run the module and return it. Raises UserError, with the line of the module that raised."""
     try:
         if extension.source is None:
             importlib.invalidate_caches()
@@ -171,6 +174,7 @@ def _executed(extension: Extension) -> ModuleType:
 
 
 def _line_of(error: BaseException, extension: Extension) -> str:
+    """``, line 3``: the last line of the extension in the error's traceback; empty if there is none."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f", line {error.lineno}"
     line, trace = 0, error.__traceback__
@@ -182,10 +186,11 @@ def _line_of(error: BaseException, extension: Extension) -> str:
 
 
 def save(extensions: Sequence[Extension], folder: Path) -> None:
-    """Copies of the files beside the run's config.yaml.
+    """Write copies of the files among ``extensions`` beside the run's config.yaml.
 
     Raises:
-        UserError: something else of that name is there. OSError: the disk takes no more.
+        UserError: another file of that name is there.
+        OSError: the disk is full, or nothing may be written there.
     """
     copies = {folder / one.name: one.source.encode() for one in extensions if one.source is not None}
     for path, source in copies.items():
@@ -196,12 +201,12 @@ def save(extensions: Sequence[Extension], folder: Path) -> None:
 
 
 def digests(extensions: Iterable[Extension]) -> dict[str, str]:
-    """name -> digest, for the record and to compare."""
+    """Name -> digest, for a run's records and to compare versions."""
     return {extension.name: extension.digest for extension in extensions}
 
 
 def refuse_other(now: Sequence[Extension], folder: Path, entries: object) -> None:
-    """Raise UserError where a run folder's imports are not these, byte for byte. Runs nothing."""
+    """Raise UserError if the imports of a run folder (``entries``) differ from those of ``now``. Runs no code."""
     before, after = digests(gather(entries, folder)), digests(now)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     if changed:

@@ -345,6 +345,12 @@ class Point:
         return self.row
 
 
+def test_the_name_of_a_row_is_guessed_whatever_the_case_of_its_letters() -> None:
+    table = Table("number", "no.group", {"PI": 3, "other": 0})
+    assert table.unknown("key", "pi") == "key: found 'pi'; must be one of PI, other; did you mean PI?"
+    assert table.nearest("xyz") == table.nearest(3) == ""
+
+
 def test_what_one_package_offers_wrongly_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [Point("aaa", 1), Point("mine", 2), Point("zzz", 3)]
     monkeypatch.setattr("rayfed_ssl.base.table.entry_points", lambda group: points)

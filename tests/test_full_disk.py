@@ -25,7 +25,7 @@ from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.tensorboard import TensorBoard
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage import checkpoint, claim
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +95,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
     place, resize = disk
     folder, config = place / "runs" / "mine", tiny("fedsimclr", figures=True)
     resize(kilobytes)
-    monkeypatch.setattr(checkpoint, "PROBE", b"")  # so that it is found where it hurts
+    monkeypatch.setattr(claim, "PROBE", b"")  # so that it is found where it hurts
     with pytest.raises(UserError) as caught:
         run_locally(config, folder)
     assert re.match(f"--out: cannot write {SAID[kilobytes]}$", str(caught.value)), caught.value
@@ -139,7 +139,7 @@ def test_a_full_disk_is_found_before_anything_is_done(disk: tuple[Path, Resize])
     place, resize = disk
     resize(32)
     with pytest.raises(UserError, match=r"--out: cannot write to .* \(No space left on device\)"):
-        checkpoint.writable(place / "runs" / "mine")
+        claim.writable(place / "runs" / "mine")
     assert list(place.iterdir()) == []
     with pytest.raises(UserError, match=r"--out: cannot write to .* \(No space left on device\)"):
         run_locally(tiny("fedsimclr", figures=True), place / "runs" / "mine")
@@ -151,7 +151,7 @@ def test_what_lay_in_the_folder_before_stays(disk: tuple[Path, Resize], monkeypa
     (place / "notes.txt").write_text("mine")
     (place / "plans").mkdir()
     resize(20)
-    monkeypatch.setattr(checkpoint, "PROBE", b"")
+    monkeypatch.setattr(claim, "PROBE", b"")
     with pytest.raises(UserError, match="nothing is left of this run"):
         run_locally(tiny("fedsimclr", figures=True), place)
     assert {path.name for path in place.iterdir()} == {"notes.txt", "plans"}

@@ -23,8 +23,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
-from rayfed_ssl.storage import checkpoint
-from rayfed_ssl.storage.claim import LOCK, Claim, rewriting
+from rayfed_ssl.storage.claim import LOCK, Claim, rewriting, writable
 from tests.command_line import Call
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -182,7 +181,7 @@ def test_nobody_who_looks_whether_a_folder_can_be_written_to_is_refused_for_anot
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     monkeypatch.setattr(Path, "open", opened)
-    checkpoint.writable(tmp_path / "runs" / "run")
+    writable(tmp_path / "runs" / "run")
     assert left["mkdir"] < 0
     assert left["open"] < 0
     assert not (tmp_path / "runs").exists()

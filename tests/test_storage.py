@@ -25,7 +25,8 @@ from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.fetch import at_hand
-from rayfed_ssl.storage.mirror import Mirror, has_credentials, mirrored, place, wanted
+from rayfed_ssl.storage.mirror import Mirror, mirrored, place, wanted
+from rayfed_ssl.storage.remote_files import has_credentials
 from tests.tiny import booked, encoders, mean_that_fails, measured, run_locally, tiny
 
 

@@ -32,8 +32,7 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import failure
-from rayfed_ssl.storage.checkpoint import writable
-from rayfed_ssl.storage.claim import claimed
+from rayfed_ssl.storage.claim import claimed, writable
 from tune import config as sweep_config
 from tune.book import OVER, Book, Entry, measured, scheduled, trial_name
 from tune.config import Point, Sweep

@@ -1,1 +1,1 @@
-"""What a script or a notebook calls: the same runs as on the command line, as objects."""
+"""The Python API for scripts and notebooks: the same runs as on the command line, as objects."""

@@ -1,4 +1,4 @@
-"""What a Python call was given, looked at before anything begins: a mistake is one line that names the argument."""
+"""Checks the arguments of a Python call before anything begins. A mistake is one line that names the argument."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rayfed_ssl.base.text import printable
 
 Place = str | os.PathLike[str]
 Images = Place | Mapping[str, object]
-"""A data set: in one word as the command line has it, or as a mapping of keys."""
+"""A data set: one word, as on the command line, or a mapping of keys."""
 
 
 def as_text(value: object, name: str, allowed: str) -> str:
-    """A path or a name that was given. Raises UserError for what is neither, such as None or the empty text of a
-    variable that is not set.
+    """A path or a name as text. Raises UserError if ``value`` is neither, such as None or the empty text of an unset
+    variable; ``allowed`` says what it must be.
     """
     if not isinstance(value, str | os.PathLike) or not str(os.fspath(value)):
         raise _other(value, name, allowed)
@@ -26,26 +26,26 @@ def as_text(value: object, name: str, allowed: str) -> str:
 
 
 def in_one_word(data: Images) -> str:
-    """A data set as the command line names it. Raises UserError for what is none."""
+    """A data set as the command line names it. Raises UserError if ``data`` is neither a path nor a mapping."""
     if isinstance(data, Mapping):
         return json.dumps(dict(data), default=str, ensure_ascii=False)
     return as_text(data, "data", "a folder, a file, hub:OWNER/NAME, or a mapping of keys")
 
 
 def check_flag(value: object, name: str) -> None:
-    """Raise UserError for what is neither True nor False."""
+    """Raise UserError if ``value`` is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
         raise _other(value, name, "True or False")
 
 
 def check_count(value: object, name: str) -> None:
-    """Raise UserError for what is no whole number."""
+    """Raise UserError if ``value`` is no whole number."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise _other(value, name, "a whole number")
 
 
 def check_callable(value: Callable[..., object] | None, name: str) -> None:
-    """Raise UserError for what cannot be called, other than None."""
+    """Raise UserError if ``value`` is neither callable nor None."""
     if value is not None and not callable(value):
         raise _other(value, name, "a function, or None")
 

@@ -1,4 +1,4 @@
-"""Builds the configuration of a call from a file, a mapping or another configuration, with overrides."""
+"""Builds the configuration of a call from a file, a mapping or another configuration, and keyword arguments."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from rayfed_ssl.config import RunConfig, build, build_written, load_changed
 from rayfed_ssl.settings import files as configfile
 
 Configuration = str | os.PathLike[str] | Mapping[str, object] | RunConfig
-"""A YAML file's path, a mapping with the keys of one (nested, or dotted), or a run's configuration."""
+"""The path of a YAML file, a mapping with its keys (nested or dotted), or a run's configuration."""
 
 
 def dotted(overrides: Mapping[str, object]) -> dict[str, object]:
-    """Keyword arguments as dotted keys with plain values: ``train__rounds=3`` and ``train={"rounds": 3}`` are both
+    """Keyword arguments as dotted keys with plain values: ``train__rounds=3`` and ``train={"rounds": 3}`` both become
     ``{"train.rounds": 3}``.
     """
-    found: dict[str, object] = {}
+    changes: dict[str, object] = {}
     for name, value in overrides.items():
         key = name.replace("__", ".")
         if isinstance(value, Mapping) and value:
-            found |= {f"{key}.{inner}": item for inner, item in dotted(value).items()}
+            changes |= {f"{key}.{inner}": item for inner, item in dotted(value).items()}
         else:
-            found[key] = plain(value)
-    return found
+            changes[key] = plain(value)
+    return changes
 
 
 def as_changes(overrides: Mapping[str, object], block: str = "") -> list[str]:
-    """Keyword arguments as the command line has them, ``key=value``; the keys are those of ``block``, if one is named.
-    Values are JSON, with letters as they are: YAML reads no escaped halves of a letter.
+    """Keyword arguments as ``key=value``, as on the command line. With ``block``, the keys are those of this block.
+
+    Values are JSON with unescaped letters, because YAML does not read the pairs of surrogates in JSON's escapes.
     """
-    before, changes = f"{block}." if block else "", dotted(overrides).items()
-    return [f"{before}{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in changes]
+    prefix, changes = f"{block}." if block else "", dotted(overrides).items()
+    return [f"{prefix}{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in changes]
 
 
 def plain(value: object) -> object:
-    """Paths as text, tuples as lists, NumPy's numbers as Python's: what YAML would have given."""
+    """``value`` as YAML would have given it: paths as text, tuples as lists, and NumPy's numbers as Python's."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, np.generic):
@@ -55,12 +56,13 @@ def plain(value: object) -> object:
 
 
 def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:
-    """The configuration with keyword arguments laid over it.
+    """The configuration with the keyword arguments merged into it.
 
-    Paths in a file's ``imports`` are relative to its folder, those of a mapping or an argument to the working folder.
+    Paths in the ``imports`` of a file are relative to its folder; those in a mapping or an argument are relative to the
+    working folder.
 
     Raises:
-        UserError: naming every key that is wrong, a line each.
+        UserError: a key is wrong; there is a line for each.
     """
     changes = dotted(overrides)
     if isinstance(config, RunConfig):
@@ -79,21 +81,21 @@ def asked(config: Configuration, overrides: Mapping[str, object]) -> RunConfig:
 
 
 def named_after(config: RunConfig, path: Path) -> RunConfig:
-    """A run that no ``name`` was given to is named after its file."""
+    """The configuration with the name of its file as the run's ``name``, if it does not have one."""
     if "name" in config.model_fields_set:
         return config
     return config.model_copy(update={"name": re.sub(r"[^\w.-]+", "-", path.stem).lstrip("-_.") or "run"})
 
 
 def run_folder(config: Path | None, name: str, resume: bool) -> Path:
-    """runs/<name>; resuming from a run's own config.yaml means that run, also where it had saved no round yet."""
+    """``runs/<name>``, or the run's own folder if it is resumed from its own config.yaml."""
     if resume and config is not None and config.name == "config.yaml" and _begun(config.parent):
         return config.parent
     return Path("runs") / name
 
 
 def _begun(folder: Path) -> bool:
-    """Whether a run has written its records there, or its first checkpoint. What was killed before that has nothing to
-    resume.
+    """Whether a run in the folder has written its records or a checkpoint. A run that was killed before that has
+    nothing to resume.
     """
     return any((folder / made).exists() for made in ("environment.json", "checkpoints"))

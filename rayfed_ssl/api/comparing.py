@@ -1,4 +1,4 @@
-"""``rayfed_ssl.compare``: methods, variants or finished runs side by side."""
+"""``rayfed_ssl.compare``, which compares methods, variants or finished runs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from rayfed_ssl.terminal.signals import interruptions
 
 @dataclass(frozen=True, repr=False)
 class Compared:
-    """The results of several runs, side by side. Printed, and shown in a notebook, it is a table with its notes.
+    """The results of several runs, side by side. Printing it, or showing it in a notebook, gives a table with notes.
 
-    ``folder`` holds the tables and figures (None where none was named). ``left`` and ``failed`` count the runs that are
-    not over and those that failed. ``selection`` is the row that ``select`` chose, if it was given.
+    ``folder`` has the tables and figures; it is None if existing runs were compared without ``out``. ``left`` and
+    ``failed`` count the runs that are not over and those that failed. ``selection`` is the row that ``select`` chose,
+    if it was given.
     """
 
     comparison: Comparison
@@ -43,13 +44,13 @@ class Compared:
 
     @property
     def table(self) -> pa.Table:
-        """An Arrow table with every number, a row per method or variant: means, deviations, paired differences."""
+        """An Arrow table with a row per method or variant, and all numbers: means, deviations, paired differences."""
         return pa.Table.from_pylist(records(self.comparison))
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know: seeds, split, intervals, what differs beyond the method, what is missing, and last
-        what was chosen.
+        """What a reader has to know: seeds, split, intervals, settings that differ beside the method, missing runs, and
+        last the row that was selected.
         """
         return [*notes(self.comparison), *([] if self.selection is None else [self.selection.sentence])]
 
@@ -81,27 +82,27 @@ def compare(
     on_progress: OnProgress | None = None,
     **overrides: object,
 ) -> Compared:
-    """Run methods over the same seeds and split, or read existing runs, and compare them.
+    """Run methods with the same seeds and split, or read existing runs, and compare them.
 
-    Ctrl-C ends the runs in hand after their rounds; ``resume=True`` runs what is left. If Ray's servers end, this
-    process does as in ``run``.
+    Ctrl-C ends the running runs after their rounds; ``resume=True`` continues. If Ray's servers end, this process ends,
+    too, as in ``run``.
 
     Args:
         what: methods, with ``base``; or one file of variants; or runs and run folders, which are only read.
         base: the YAML file that the methods share.
-        seeds: how many runs of each, with seeds one apart; by default 1.
-        out: the folder; by default ``runs/<base>-compare``, and none for existing runs.
-        resume: run what is not over.
-        skip_unfit: leave out methods that need something that the base lacks, instead of refusing them.
-        select: name the best row by a measure without test labels: ``rankme``, ``uniformity``, ``alignment``, or
-            ``select.PROTOCOL``.
-        on_progress: called in this process with everything that would be printed, as a ``rayfed_ssl.Progress``, whose
-            ``round`` and ``rounds`` count runs here: how many have ended, of how many; ``values`` are those of the run
-            that ended. Where it returns something true, or raises, the comparison ends as by Ctrl-C; what it raised is
-            raised then.
+        seeds: how many runs of each method or variant, with consecutive seeds; by default 1.
+        out: the folder of the comparison; by default ``runs/<base>-compare``, and none for existing runs.
+        resume: whether to run what an earlier call has left.
+        skip_unfit: whether to leave out methods that need something that the base lacks, instead of refusing them.
+        select: the measure without test labels by which to name the best row: ``rankme``, ``uniformity``,
+            ``alignment``, or ``select.PROTOCOL``.
+        on_progress: called in this process with everything that would be printed, as a ``rayfed_ssl.Progress``. Its
+            ``round`` and ``rounds`` count the runs that have ended and all runs; ``values`` are those of the run that
+            ended. If it returns something true, or raises, the comparison ends as by Ctrl-C; its exception is raised
+            at the end.
         overrides: keys of all runs, with ``__`` for dots: ``train__rounds=3``.
     Raises:
-        UserError: what the caller can mend, one line a mistake; no run is complete.
+        UserError: the caller made a mistake, one line each; or no run is complete.
     """
     with python_words():
         refuse_shadows()
@@ -111,7 +112,7 @@ def compare(
     _check(base, seeds, out, on_progress, {"resume": resume, "skip_unfit": skip_unfit, "progress": progress})
     names, changes = [_named(one) for one in what], as_changes(overrides)
     with python_words(), surroundings(where):
-        measure = None if select is None else named(select)  # a wrong one is said before anything runs
+        measure = None if select is None else named(select)  # an unknown measure is reported before anything runs
         request = of_request(
             [*names, *changes], None if base is None else Path(base), seeds, None if out is None else Path(out),
             resume=resume, skip_unfit=skip_unfit,
@@ -131,13 +132,13 @@ def compare(
 
 
 def _named(one: str | os.PathLike[str] | Run) -> str:
-    """A method, a file of variants, or a run's folder, as text. Raises UserError for what is none."""
+    """A method, a file of variants, or a run's folder, as text. Raises UserError if ``one`` is none of these."""
     allowed = "methods with base, one file of variants, or runs and run folders"
     return os.fspath(one.folder) if isinstance(one, Run) else os.path.expanduser(as_text(one, "compare", allowed))
 
 
 def _check(base: object, seeds: object, out: object, on_progress: OnProgress | None, flags: dict[str, bool]) -> None:
-    """Raise UserError for an argument of :func:`compare` that is of another kind."""
+    """Raise UserError if an argument of :func:`compare` has a wrong type."""
     if base is not None:
         as_text(base, "base", "the path of a YAML file")
     if seeds is not None:

@@ -1,6 +1,6 @@
-"""A run's encoder, and its transform, which prepares images as the run did.
+"""A run's encoder with its transform, which prepares images as the run did.
 
-Shapes: B images, C channels, S side, D features.
+Shapes: B images, C channels, S side, dim features.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rayfed_ssl.storage.missing_encoder_error import naming_checkpoint
 
 
 class ImageEncoder(nn.Module):
-    """A run's encoder in eval mode on the CPU: images (B, C, S, S) as ``transform`` gives them -> features (B, dim).
+    """A run's encoder in eval mode on the CPU: images (B, C, S, S) as ``transform`` returns them -> features (B, dim).
 
     features = encoder(encoder.transform(images))
     """
@@ -29,7 +29,7 @@ class ImageEncoder(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Raises UserError for what has no B, C, H and W, or another number of channels."""
+        """(B, C, H, W) -> (B, dim). Raises UserError if the shape or the number of channels is another."""
         if images.ndim != 4 or images.shape[1] != self.transform.channels:
             raise UserError(
                 f"encoder: found images {tuple(images.shape)}; must be (B, {self.transform.channels}, H, W), as "
@@ -40,7 +40,9 @@ class ImageEncoder(nn.Module):
 
 
 def encoder_of(folder: Path, config: RunConfig, client: int | str | None) -> ImageEncoder:
-    """The encoder that the run in ``folder`` exported: the global one, or a client's. Raises UserError."""
+    """The encoder that the run in ``folder`` exported: the global one, or a client's, by number or name. Raises
+    UserError.
+    """
     with naming_checkpoint(folder):
         file = find(folder, client)
     transform = Transform.of_run(file.description, config.data)

@@ -1,4 +1,4 @@
-"""How a run is carried out: in this process, or on Ray."""
+"""Carries out a run in this process or on Ray, and checks its place before it begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rayfed_ssl.storage.mirror import Mirror, mirrored
 
 
 def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
-    """How a run is carried out: (config, folder, uri=, resume=, report=, stopping=) -> summary."""
+    """The function that carries out a run: (config, folder, uri=, resume=, report=, stopping=) -> summary."""
     if executor is Executor.local:
         from rayfed_ssl.simulation import loop
         from rayfed_ssl.simulation.local import LocalCohort
@@ -40,16 +40,17 @@ def execute(executor: Executor) -> Callable[..., dict[str, Any]]:
 
 
 def quiet(line: str) -> None:
-    """For what the driver will say again."""
+    """Ignore a line, because the driver will say it again."""
 
 
 def examined(
     config: RunConfig, folder: Path, *, uri: str | None, resume: bool, say: Callable[[str], None]
 ) -> RunConfig:
-    """Look at a run's place as the run will look at it, and leave nothing there. Returns the configuration that it has.
+    """Check a run's folder or URI as the run would, and leave nothing there. Returns the configuration that the run
+    would have.
 
     Raises:
-        UserError: what the run would say of its folder, or of the URI.
+        UserError: the run would refuse its folder, or the URI.
     """
     config = with_start(config)
     if uri is not None:
@@ -63,19 +64,19 @@ def examined(
 
 
 def _examine_uri(config: RunConfig, uri: str | None) -> None:
-    """Raise UserError where a URI of this machine lies among the run's images, and no run is there yet."""
+    """Raise UserError if the URI is a folder of this machine among the run's images, unless it holds a run already."""
     if uri is not None and not Path(uri.removeprefix("file://"), "config.yaml").exists():
         refuse_among_images(config, uri)
 
 
 def preflight(config: RunConfig, folder: Path, *, uri: str | None, resume: bool) -> None:
-    """Look, before Ray starts here, at what the driver will look at again: the run folder, and where images should be.
+    """Check the run folder and the places of images before Ray starts on this machine. The driver checks both again.
 
-    Nothing is looked at where RAY_ADDRESS names a cluster: it is there already, and a job's paths are its own.
+    Nothing is checked if RAY_ADDRESS names a cluster: it is running already, and paths are those of the cluster.
 
     Raises:
-        UserError: a run is in the folder and is not to be resumed; the folder cannot be written to, or lies among the
-            images; no images there.
+        UserError: the folder holds a run that is not to be resumed, cannot be written to, or lies among the images; or
+            there are no images.
     """
     if os.environ.get("RAY_ADDRESS"):
         return
@@ -88,5 +89,5 @@ def preflight(config: RunConfig, folder: Path, *, uri: str | None, resume: bool)
             if source is None:
                 continue
             given = source.path is not None and source.name != "hub" and not source.download
-            if given or source.name in ("parquet", "imagefolder", "table", "arrays"):  # which have no other place
+            if given or source.name in ("parquet", "imagefolder", "table", "arrays"):  # these need a path
                 existing(source, key)

@@ -1,4 +1,4 @@
-"""Where clients run, by name."""
+"""The names of the executors, which say where clients run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder as an object: its configuration, results, records and encoders."""
+"""A run folder as an object, with its configuration, results, records and encoders."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from rayfed_ssl.terminal.progress import accuracy_text
 
 
 class Run:
-    """A run in a folder, or at a URI, finished or not. Files are read each time they are asked for, so a run that is
-    still going on shows where it stands now.
+    """A run in a folder or at a URI, finished or not. Files are read at each access, so the object shows the current
+    state of a run that is still going on.
 
-    ``folder`` is the run folder. For a run at a URI it is a copy without checkpoints, which stays as it was fetched and
-    lives as long as this object; ``uri`` is the URI, or None.
+    ``folder`` is the run folder. For a run at a URI it is a copy without checkpoints, which is not updated and exists
+    as long as this object; ``uri`` is the URI, or None.
 
     Raises:
-        UserError: the configuration is damaged, or brings code that is not trusted.
+        UserError: the configuration is damaged, or its ``imports`` have code that is not trusted.
     """
 
     def __init__(self, folder: Path, uri: str | None = None, *, trust_imports: bool = False) -> None:
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration in ``config.yaml``, typed; it changes when the run is extended."""
+        """The configuration in ``config.yaml``. It changes when the run is extended."""
         if (version := _version(self._file)) not in (None, self._read):
             with python_words():
                 self._config = load_untrusted(self._file, trust_imports=self._trust_imports)
@@ -61,8 +61,8 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """``summary.json``: accuracy of the last round, of the best, of the untrained encoder and of raw pixels, bytes,
-        epsilon, seconds. Raises UserError where the run has not ended.
+        """``summary.json``: the accuracy of the last round, of the best round, of the untrained encoder and of raw
+        pixels, bytes, epsilon and seconds. Raises UserError if the run has not ended.
         """
         if (found := read_summary(self.folder)) is None:
             raise UserError(f"{self.where}: found no summary.json; the run has not ended, resume() continues it")
@@ -75,27 +75,29 @@ class Run:
 
     @property
     def status(self) -> str:
-        """complete, stopped or diverged; ``unfinished`` where the run has not ended."""
+        """complete, stopped or diverged; ``unfinished`` if the run has not ended."""
         return str((read_summary(self.folder) or {}).get("status", "unfinished"))
 
     @property
     def metrics(self) -> pa.Table:
-        """Everything measured, as an Arrow table: round, client (null: of the whole federation), tag, value, wall_s
-        (seconds since the start). ``.to_pandas()`` gives a DataFrame where pandas is installed.
+        """All measurements as an Arrow table: round, client (null: the whole federation), tag, value, and wall_s
+        (seconds since the start). If pandas is installed, ``.to_pandas()`` gives a DataFrame.
         """
         return read_metrics(self.folder)
 
     @property
     def communication(self) -> pa.Table:
-        """Everything sent, as an Arrow table: round, client, direction (up, down), operation, field, bytes."""
+        """All communication as an Arrow table: round, client, direction (up, down), operation, field, bytes."""
         return read_communication(self.folder)
 
     def encoder(self, client: int | str | None = None) -> ImageEncoder:
-        """The encoder that the run ended with, in eval mode on the CPU: the global one, or that of a client, by its
-        number or name. Without ``client``, a run that has no global one has to have one client.
+        """The encoder that the run ended with, in eval mode on the CPU.
 
+        Args:
+            client: whose encoder, by number or name; None: the global one, or that of the only client if there is no
+                global one.
         Raises:
-            UserError: the run has not ended, or has no such encoder: the text names the clients that have one.
+            UserError: the run has not ended, or has no such encoder; the text names the clients that have one.
         """
         with python_words():
             return encoder_of(self.folder, self.config, client)
@@ -107,20 +109,20 @@ class Run:
         exclude_trained: bool = False,
         **settings: object,
     ) -> dict[str, Any]:
-        """Measure the encoders again, by these protocols, or by the run's own.
+        """Measure the encoders again, by the given protocols, or by the run's own.
 
         Args:
-            data: images other than the run's, as ``evaluate --data`` takes them: a folder, a Parquet, CSV or .npz file,
+            data: images other than the run's, as for ``evaluate --data``: a folder, a Parquet, CSV or .npz file,
                 ``hub:OWNER/NAME``, or a block such as ``{"name": "parquet", "path": "x.parquet"}``; None: the run's.
             exclude_trained: whether test images of ``data`` that the run trained on are left out.
             settings: keys of ``evaluation``, with ``__`` for dots: ``linear__epochs=50``.
         Returns:
-            What ``evaluation.json`` holds then: ``accuracy`` is ``{encoder: {protocol: value}}``, ``untrained`` and
-            ``pixels`` are what it is compared with, ``evaluation`` has the settings; ``other data`` has the same of
-            other images by their title. With ``data``: what it holds then of these images alone, and ``images`` says
-            which they are, with notes on them. Earlier results of other protocols on the same images are among it.
+            The new content of ``evaluation.json``: ``accuracy`` is ``{encoder: {protocol: value}}``, ``untrained`` and
+            ``pixels`` are the baselines, ``evaluation`` has the settings, and ``other data`` has the same for other
+            images, by their title. With ``data``, it is the part on these images, and its key ``images`` says which
+            they are, with notes on them. Earlier results of other protocols on the same images are included.
         Raises:
-            UserError: an unknown protocol, a setting that is not allowed, images that are gone, or are none.
+            UserError: there is no such protocol, a setting is not allowed, or the images are gone or none.
         """
         for protocol in protocols:
             as_text(protocol, "protocols", "names of protocols, each an argument of its own")
@@ -163,23 +165,24 @@ class Run:
         overwrite: bool = False,
         on_note: Callable[[str], object] | None = None,
     ) -> pa.Table | Path:
-        """A row per image: its id, its label if it has one, and what the run's encoder makes of it.
+        """Compute the encoder's features of images: a table with a row per image, its id, its label if it has one, and
+        its features.
 
         Args:
-            data: the images, as ``evaluate`` takes them; also a pattern of Parquet files.
+            data: the images, as for ``evaluate``; also a pattern of Parquet files.
             out: the Parquet file to write; None: the table is returned, and must fit into memory.
             client: whose encoder, by number or name; None: the global one.
-            id_column: the column of ids, of Parquet or of a CSV file; None: ``id``.
+            id_column: the column of ids in Parquet or CSV files; None: ``id``.
             skip_bad: whether images that cannot be decoded are left out.
-            overwrite: whether the table takes the place of a file that is there.
-            on_note: called, after the last image, with a line for each thing to know of the images, such as how those
-                of 16 bits were scaled, and for each image that was left out.
+            overwrite: whether an existing file is replaced.
+            on_note: called after the last image, with a line for each note on the images, such as how those of 16 bits
+                were scaled, and for each image that was left out.
         Returns:
             The table, or the file that was written.
         Raises:
-            UserError: no such images or client, an image that cannot be decoded, a file that is there already.
+            UserError: there are no such images or no such client, an image cannot be decoded, or the file exists.
         """
-        from rayfed_ssl.api.run_exports import embedded  # and the decoding of images, loaded to read them
+        from rayfed_ssl.api.run_exports import embedded  # imports the decoding of images
 
         return embedded(
             self.folder, self.uri, data, out, client=client, id_column=id_column, skip_bad=skip_bad,
@@ -197,17 +200,17 @@ class Run:
         """Write the encoder with its transform and a model card, for programs that do not have rayfed-ssl.
 
         Args:
-            to: ``torch``, ``onnx``, ``torchscript`` or ``hub-folder``.
+            to: the form, ``torch``, ``onnx``, ``torchscript`` or ``hub-folder``.
             out: the folder to write; by default ``exported/FORM`` in the run folder. For a run at a URI it must be
                 given.
             client: whose encoder, by number or name; None: the global one.
-            license: of the weights, for the model card, such as ``apache-2.0``.
+            license: the license of the weights for the model card, such as ``apache-2.0``.
         Returns:
             The folder.
         Raises:
-            UserError: no such form or client, packages that are not installed, a folder that is there already.
+            UserError: there is no such form or client, packages are not installed, or the folder exists.
         """
-        from rayfed_ssl.api.run_exports import exported  # and torch.export, which takes a second to load
+        from rayfed_ssl.api.run_exports import exported  # imports torch.export, which takes a second
 
         return exported(self.folder, self.uri, to, out, client=client, licence=license)
 
@@ -219,35 +222,38 @@ class Run:
         images: int = 1000,
         **moved: object,
     ) -> dict[str, Any]:
-        """What a curious server can tell from a client's messages: was this image trained on? Repeats a round, and
-        adds what it finds to ``leak.json``. The run must hold images out (``evaluation.select``).
+        """Measure how well a curious server can tell from a client's messages whether the client trained on an image.
+
+        Repeats a round, and adds the findings to ``leak.json``. The run must hold images out (``evaluation.select``).
 
         Args:
-            round: whose messages; None: those of the last finished round.
-            client: whom to audit, one or several, by number or name; None: the first who has images enough.
-            images: at most so many members are scored, and as many others.
-            moved: where the run's images and files lie now: ``data__path="elsewhere"``.
+            round: the round; None: the last finished one.
+            client: whom to audit, one or several clients, by number or name; None: the first that has enough images.
+            images: at most so many members are scored, and as many non-members.
+            moved: where the run's images and files are now: ``data__path="elsewhere"``.
         Returns:
-            What this audit found, as ``leak.json`` has it: ``findings``, a row per client, field and score with
-            ``auc``, ``low`` and ``high``; ``unaudited``, ``null_deviation`` and ``privacy``.
+            The result of this audit, as in ``leak.json``: ``findings``, a row per client, field and score with ``auc``,
+            ``low`` and ``high``; ``unaudited``, ``null_deviation`` and ``privacy``.
         Raises:
-            UserError: no image held out, no such client, a round that is not finished, a run at a URI.
+            UserError: no image was held out, there is no such client, the round is not finished, or the run is at a
+                URI.
         """
-        from rayfed_ssl.api.run_exports import audited  # and the loop that repeats a round
+        from rayfed_ssl.api.run_exports import audited  # imports the loop that repeats a round
 
         return audited(self.folder, self.uri, round, client=client, images=images, moved=moved)
 
     def report(self, *, images: bool = True) -> Path:
-        """Write ``report.html``, a page that needs no network, and its figures; for a run at a URI into the copy here.
+        """Write ``report.html``, a page that needs no network, and its figures. For a run at a URI, they are written
+        into the local copy.
 
         Args:
-            images: whether the run's images are looked at, for the map of representations and the neighbours.
+            images: whether the run's images are read, for the map of representations and the neighbours.
         Returns:
             The page's path.
         Raises:
             UserError: the folder cannot be written to.
         """
-        from rayfed_ssl.report.dispatch import report_of  # matplotlib and jinja2, loaded to draw
+        from rayfed_ssl.report.dispatch import report_of  # imports matplotlib and jinja2
 
         with python_words():
             return report_of(self.folder, images=images, trust_imports=True)
@@ -260,11 +266,11 @@ class Run:
         progress: bool = True,
         on_progress: OnProgress | None = None,
     ) -> Run:
-        """Continue from the newest checkpoint; with ``rounds``, to so many: a finished run is extended. The other
-        arguments are those of ``rayfed_ssl.run``.
+        """Continue the run from its newest checkpoint. With ``rounds``, it goes on to that many rounds, also if it is
+        finished. The other arguments are those of ``rayfed_ssl.run``.
 
         Raises:
-            UserError: fewer rounds than the run has, or settings whose rounds depend on how many there are to be.
+            UserError: the run has more rounds already, or its settings depend on the total number of rounds.
         """
         if rounds is not None:
             check_count(rounds, "rounds")
@@ -287,7 +293,7 @@ class Run:
 
 
 def _version(file: Path) -> tuple[int, ...] | None:
-    """Tells versions of a file apart; None where there is none."""
+    """A value that differs between versions of a file; None if there is no file."""
     try:
         status = file.stat()
     except OSError:
@@ -299,9 +305,9 @@ def load(path: str | os.PathLike[str], *, trust_imports: bool = False) -> Run:
     """The run in a folder, or at a URI that pyarrow can read (s3://, gs://, abfs://, hdfs://, file://).
 
     Args:
-        trust_imports: whether to run the code that the run's ``imports`` brought along.
+        trust_imports: whether to run the code of the run's ``imports``, which its folder contains.
     Raises:
-        UserError: there is no run, its configuration is damaged, or it brings code that is not trusted.
+        UserError: there is no run, its configuration is damaged, or its ``imports`` have code that is not trusted.
     """
     place = as_text(path, "load", "the path of a run folder, or a URI")
     if not is_uri(place):

@@ -1,4 +1,4 @@
-"""Executes a configured run, comparison or resume within the user's process, a script or a notebook."""
+"""Executes a run within the user's process, a script or a notebook: progress, Ctrl-C, and the state of the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rayfed_ssl.terminal.shadow import refuse_shadows
 from rayfed_ssl.terminal.signals import interruptions
 
 OnProgress = Callable[[Progress], object]
-"""Called with everything that the terminal is told; what it returns, if true, asks for a stop after the round."""
+"""Called with everything that is shown on the terminal. If it returns something true, the run stops after the round."""
 
 
 def carry_out(
@@ -35,8 +35,8 @@ def carry_out(
     progress: bool,
     on_progress: OnProgress | None = None,
 ) -> str:
-    """Run to the last round, or to the round after which Ctrl-C was pressed or ``on_progress`` asked for a stop.
-    Returns where: the folder, or the URI.
+    """Run to the last round, or to the end of the round in which Ctrl-C was pressed or ``on_progress`` asked for a
+    stop. Returns the folder or the URI of the run.
 
     Raises:
         UserError, ClientError: see ``rayfed_ssl.run``; and whatever ``on_progress`` raises.
@@ -58,7 +58,7 @@ def carry_out(
 def listened(
     reporter: Reporter, on_progress: OnProgress | None, interrupted: Callable[[], bool]
 ) -> tuple[Callable[[Progress], None], Callable[[], bool]]:
-    """(report, stopping) of a run that ``on_progress`` hears of, after the terminal, and may have stopped."""
+    """(report, stopping) for a run that ``on_progress`` may stop; it is called after the terminal was updated."""
     if on_progress is None:
         return reporter, interrupted
     asked = False
@@ -74,9 +74,9 @@ def listened(
 
 
 class Listener:
-    """Lines of a comparison and runs of it that end: shown, and told to ``on_progress``, which may ask for a stop.
+    """Shows the lines of a comparison and passes them to ``on_progress``, which may ask for a stop.
 
-    What it raises is kept until the runs in hand have ended, and then raised (:meth:`check`).
+    An exception of ``on_progress`` is kept until the running runs have ended; then :meth:`check` raises it.
     """
 
     def __init__(self, screen: Console, on_progress: OnProgress | None, runs: int) -> None:
@@ -86,15 +86,15 @@ class Listener:
         self.raised: Exception | None = None
 
     def show(self, text: str) -> None:
-        """Print a line as it is."""
+        """Print ``text`` as it is."""
         verbatim(self.screen, text)
 
     def line(self, text: str) -> None:
-        """Something to say between the ends of runs."""
+        """Report a line while no run ends."""
         self.hear(Progress(self.over, self.runs, text))
 
     def hear(self, progress: Progress) -> None:
-        """Something to say, with what is known: after how many runs, of how many, and what was measured."""
+        """Report a line together with the number of runs that have ended, and the values of the last of them."""
         self.over, self.runs = progress.round, progress.rounds
         self.show(progress.line)
         if self.on_progress is None or self.raised is not None:
@@ -108,13 +108,13 @@ class Listener:
             self.show("on_progress asks for a stop: after the rounds in hand, with checkpoints")
 
     def check(self) -> None:
-        """Raise what ``on_progress`` has raised."""
+        """Raise the exception that ``on_progress`` raised, if any."""
         if self.raised is not None:
             raise self.raised
 
 
 def executor_named(executor: Executor | str) -> Executor:
-    """Raises UserError for a name that is none."""
+    """The executor of this name. Raises UserError for an unknown name."""
     if executor not in tuple(Executor):
         raise UserError(f"executor: found {executor!r}; must be one of {', '.join(Executor)}")
     return Executor(executor)
@@ -122,11 +122,13 @@ def executor_named(executor: Executor | str) -> Executor:
 
 @contextmanager
 def surroundings(executor: Executor) -> Iterator[None]:
-    """What a run needs of its process, and leaves as it was: torch's threads; our packages where Ray looks for them."""
+    """Prepares the process for a run, and restores torch's number of threads afterwards. For Ray, it also checks that
+    nothing shadows the packages that Ray's workers import.
+    """
     threads = torch.get_num_threads()
     if executor is Executor.ray:
         refuse_shadows()
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # asking silences Ray's warning
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # avoids a warning of Ray's
     try:
         yield
     finally:

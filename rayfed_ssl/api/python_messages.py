@@ -22,7 +22,9 @@ _FORM = re.compile(r"^--to ([\w-]+)(?=:)")
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """A UserError that names options of the command line names the arguments of a call instead; it stays itself."""
+    """Rewrites a UserError that is raised within this context, in place: it names the arguments of a call instead of
+    the options of the command line.
+    """
     try:
         yield
     except UserError as error:
@@ -31,5 +33,5 @@ def python_words() -> Iterator[None]:
 
 
 def in_python_words(text: str) -> str:
-    """``text`` with a call's arguments in the place of options. Paths stay as they are."""
+    """``text`` with a call's arguments in place of options. Paths are not changed."""
     return _OPTION.sub(lambda found: ARGUMENTS[found[0]], _FORM.sub(r"to='\1'", text))

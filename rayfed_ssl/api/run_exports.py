@@ -1,4 +1,4 @@
-"""What is taken out of a run: tables of features, exported encoders, and audits of its messages."""
+"""Makes tables of features of a run, exports its encoders and audits its messages, after checking the arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def embedded(
     overwrite: bool,
     on_note: Callable[[str], object] | None,
 ) -> pa.Table | Path:
-    """See :meth:`rayfed_ssl.Run.embed`."""
+    """Implements :meth:`rayfed_ssl.Run.embed`."""
     data = in_one_word(data)
     file = None if out is None else Path(as_text(out, "out", "a Parquet file to write, or None")).expanduser()
     if client is not None and not isinstance(client, str):
@@ -57,7 +57,7 @@ def embedded(
 
 
 def exported(run: Path, uri: str | None, to: str, out: Place | None, *, client: int | str | None, licence: str) -> Path:
-    """See :meth:`rayfed_ssl.Run.export`."""
+    """Implements :meth:`rayfed_ssl.Run.export`."""
     as_text(to, "to", f"one of {', '.join(folder.FORMS)}")
     place = None if out is None else Path(as_text(out, "out", "a folder to write, or None")).expanduser()
     if client is not None and not isinstance(client, str):
@@ -80,7 +80,7 @@ def audited(
     images: int,
     moved: Mapping[str, object],
 ) -> dict[str, Any]:
-    """See :meth:`rayfed_ssl.Run.leak`."""
+    """Implements :meth:`rayfed_ssl.Run.leak`."""
     if uri is not None:
         raise UserError(f"{uri}: an audit repeats a round from a checkpoint; copy the run to this machine, and load it")
     if round is not None:
@@ -94,7 +94,7 @@ def audited(
 
 
 def _clients(given: int | str | Iterable[int | str] | None) -> list[int | str]:
-    """One, several or none, by number or by name. Raises UserError for what is neither."""
+    """One, several or no clients as a list of numbers and names. Raises UserError for anything else."""
     if given is None:
         return []
     several: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]

@@ -1,5 +1,5 @@
-"""What a field's type annotation allows, as a plain description. Error lines and the list of keys read the description,
-so that annotations are taken apart in one place.
+"""Describes what a field's type annotation allows. Error messages and the list of keys read this description, so only
+this module takes annotations apart.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _LISTS, _MAPPINGS = (tuple, list, set, frozenset), (dict, Mapping)
 
 @dataclass(frozen=True)
 class Shape:
-    """What may stand at one place of a document. ``form`` says how the rest is read:
+    """What may stand at one place of a document. ``form`` decides what the other fields mean:
 
-    null      null alone
-    values    one of ``values``
-    block     a mapping of the keys of the pydantic model ``type``
-    list      ``parts``: the shape of each place, or one shape for all entries where the length is ``open``
-    mapping   ``parts``: the shape of a name, the shape of a value
-    union     ``parts``: the members in their order; ``tag`` is the key by whose value blocks are told apart, if any
+    null      only null is allowed
+    values    one of ``values`` is allowed
+    block     a mapping with the keys of the pydantic model ``type``
+    list      ``parts`` has the shape of each entry, or one shape for all entries if the length is ``open``
+    mapping   ``parts`` has the shape of a key and the shape of a value
+    union     ``parts`` has the members in order; ``tag`` is the key whose value tells blocks apart, if there is one
     plain     a value of the Python type ``type``
 
     Args:
-        type: the class; of lists and mappings without what is inside, of a union the annotation.
-        marks: what is annotated of it, such as bounds, the outermost first.
+        type: the class. For lists and mappings it is the bare container, for a union the whole annotation.
+        marks: the metadata of the annotation, such as bounds, outermost first.
     """
 
     form: Form
@@ -43,12 +43,12 @@ class Shape:
 
     @property
     def alternatives(self) -> tuple[Shape, ...]:
-        """The members of a union, else the shape alone."""
+        """The members of a union; of any other shape, the shape itself."""
         return self.parts if self.form == "union" else (self,)
 
     @property
     def without_null(self) -> Shape:
-        """The shape of what is not null: where a union leaves one member, that member with the union's marks."""
+        """The shape without null. A union that is left with one member becomes that member, with the union's marks."""
         if self.form != "union":
             return self
         members = tuple(part for part in self.parts if part.form != "null")
@@ -58,17 +58,17 @@ class Shape:
 
     @property
     def names(self) -> dict[str, type[BaseModel]]:
-        """Value of the ``tag`` -> the block of a union that it chooses; blocks of unions within are among them."""
+        """Value of the ``tag`` -> the block that it chooses. Blocks of nested unions are included."""
         tag = self.tag
         blocks = [block.type for part in self.alternatives for block in part.without_null.alternatives]
         return {} if tag is None else {str(name): block for block in blocks for name in values_of(block, tag)}
 
     def members(self, marks: tuple[object, ...] = ()) -> Iterator[Shape]:
-        """The shape, or the members of a union and of unions within it, each with the marks of what it stands in. Of
-        several blocks that their ``name`` tells apart there is first one union, without marks, then the other members.
+        """The shape itself, or the members of a union and of its nested unions. Each member inherits the marks of the
+        unions around it. Several blocks that differ in their ``name`` come first, as one union without marks.
 
         Args:
-            marks: of what the shape stands in.
+            marks: the marks of the unions around the shape.
         """
         if self.form != "union":
             yield self if self.form == "null" else replace(self, marks=(*marks, *self.marks))
@@ -86,8 +86,8 @@ def shape_of(annotation: Any, marks: tuple[object, ...] = (), tag: object = None
     """The shape of a type annotation.
 
     Args:
-        marks: what is annotated of it outside of the annotation, as in ``FieldInfo.metadata``.
-        tag: the discriminator that is known from outside; of one that is no key, the union has none.
+        marks: metadata from outside the annotation, as in ``FieldInfo.metadata``.
+        tag: the discriminator, if it is given outside the annotation. It is ignored unless it is the name of a key.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -120,7 +120,9 @@ def shape_of_field(field: FieldInfo) -> Shape:
 
 
 def values_of(block: object, key: str) -> tuple[Any, ...]:
-    """The values that a key of a block may have, where its type lists them; else, and of what is no block, none."""
+    """The values that a key of a block may have, if its type lists them. Empty if it does not, if the block has no such
+    key, or if ``block`` is no block.
+    """
     if not (isinstance(block, type) and issubclass(block, BaseModel)) or key not in block.model_fields:
         return ()
     return shape_of_field(block.model_fields[key]).values

@@ -1,8 +1,8 @@
-"""Configuration blocks whose ``name`` selects one of several kinds: ``method: {name: fedsc, ...}``, where the name
-decides which other keys exist.
+"""Configuration blocks whose ``name`` selects one of several kinds: in ``method: {name: fedsc, ...}`` the name decides
+which other keys exist.
 
-A pydantic union would have to know every kind when the class is made. ``OneOf`` looks the name up in a table when a
-document is validated, so a table that outsiders add to is enough.
+A pydantic union would have to know every kind when the class is defined. ``OneOf`` looks the name up in a table when a
+document is validated, so packages can add kinds to the table later.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from rayfed_ssl.base.schema import Block, described
 
 
 def chosen_by_name(schemas: Mapping[str, Any], keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The JSON Schema of a mapping whose ``name`` chooses which of ``schemas`` holds. Without a name, as in a profile
-    that changes some keys only, it has keys of any kind.
+    """The JSON Schema of a mapping whose ``name`` chooses which of ``schemas`` applies. A mapping without a name, as in
+    a profile that changes a few keys, may have keys of any kind.
 
     Args:
-        keys: of each kind, the schemas of its keys.
+        keys: kind -> the schemas of its keys.
     """
-    known: dict[str, list[Any]] = {}
-    for of_kind in keys.values():
-        for key, schema in of_kind.items():
-            if schema not in known.setdefault(key, []):
-                known[key].append(schema)
-    either = {key: found[0] if len(found) == 1 else {"anyOf": found} for key, found in known.items()}
+    schemas_of_key: dict[str, list[Any]] = {}
+    for keys_of_kind in keys.values():
+        for key, schema in keys_of_kind.items():
+            if schema not in schemas_of_key.setdefault(key, []):
+                schemas_of_key[key].append(schema)
+    either = {key: options[0] if len(options) == 1 else {"anyOf": options} for key, options in schemas_of_key.items()}
     unnamed = {"if": {"not": {"required": ["name"]}}, "then": {"properties": either, "additionalProperties": False}}
     rules = [
         {"if": {"properties": {"name": {"const": name}}, "required": ["name"]}, "then": schema}
@@ -41,15 +41,15 @@ class OneOf:
     """Marks a field: ``method: Annotated[MethodConfig, OneOf(kinds)]``.
 
     Args:
-        kinds: name -> the block of that kind, asked anew at every validation.
-        default: the name that a mapping without one has; None: it needs one.
+        kinds: returns name -> the block of that kind. It is called at every validation.
+        default: the name to assume for a mapping without a name; None: a name is required.
     """
 
     def __init__(self, kinds: Callable[[], Mapping[str, type[Block]]], default: str | None = None) -> None:
         self.kinds, self.default = kinds, default
 
     def named(self, value: object) -> object:
-        """The name of the kind that ``value`` is of; None where it has none."""
+        """The name of the kind that ``value`` is; None if it has no name."""
         return value.get("name", self.default) if isinstance(value, Mapping) else None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -58,12 +58,19 @@ class OneOf:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        kinds = {name: described(kind, kind.__pydantic_core_schema__, handler) for name, kind in self.kinds().items()}
-        keys = {name: handler.resolve_ref_schema(kind)["properties"] for name, kind in kinds.items()}
+        kinds = {
+            name: described(schema_of_kind, schema_of_kind.__pydantic_core_schema__, handler)
+            for name, schema_of_kind in self.kinds().items()
+        }
+        keys = {
+            name: handler.resolve_ref_schema(schema_of_kind)["properties"] for name, schema_of_kind in kinds.items()
+        }
         return chosen_by_name(kinds, keys)
 
     def validate(self, value: Any) -> Block:
-        """A mapping with a known ``name``, or a block already made, as the block of that kind."""
+        """The block of the kind that ``value`` names; ``value`` itself if it is a block already. Raises
+        PydanticCustomError if it is no mapping, or has no name or an unknown one.
+        """
         if isinstance(value, Block):
             return value
         if not isinstance(value, Mapping):
@@ -84,8 +91,8 @@ class NameOf:
     """Marks a text whose usual values are known: ``Annotated[str, NameOf(names)]``. It validates nothing.
 
     Args:
-        names: asked anew each time they are shown.
-        others: in words, what else may stand there; empty for nothing.
+        names: returns the usual values. It is called each time they are shown.
+        others: describes other values that are allowed; empty if there are none.
     """
 
     def __init__(self, names: Callable[[], Iterable[str]], others: str = "") -> None:
@@ -97,10 +104,10 @@ class NameOf:
 
 
 class Short:
-    """Marks a block for which a text may stand in. It validates nothing.
+    """Marks a block that may also be given as a text. It validates nothing.
 
     Args:
-        names: the texts that may; None: any.
+        names: returns the texts that are allowed; None: any text.
     """
 
     def __init__(self, names: Callable[[], Iterable[str]] | None = None) -> None:
@@ -112,7 +119,7 @@ class Short:
 
 
 class BlocksOf:
-    """Marks a mapping of names to settings, each a block of the kind of its name. It validates nothing."""
+    """Marks a mapping of names to blocks, where each name is the kind of its block. It validates nothing."""
 
     def __init__(self, kinds: Callable[[], Mapping[str, type[Block]]]) -> None:
         self.kinds = kinds

@@ -13,21 +13,22 @@ from typing import Any
 
 from rayfed_ssl.base.schema import UserError
 
-UNABLE = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})  # of file systems that do not sync folders
+UNABLE = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})  # errors of file systems that cannot sync folders
 
 
 def replace_file(
     path: Path, write: Callable[[Path], object], within: Path | None = None, *, shared: bool = False
 ) -> None:
-    """Let ``write`` fill a file beside ``path`` and put it in place: readers see the old file or the new one.
+    """Let ``write`` fill a temporary file beside ``path``, then rename it to ``path``. Readers see either the old file
+    or the complete new one.
 
     Args:
-        within: a folder that is there already, in which, or in a folder of which, the file is to lie. It is not made
-            again where it is gone; without it every folder above the file is made.
-        shared: other processes may write the same file at the same time; each fills one of its own first.
+        within: an existing folder that contains ``path``, directly or one level down. It is not created again if it
+            was removed. Without it, all missing parent folders are created.
+        shared: other processes may write the same file at the same time, so each uses a temporary file of its own.
     Raises:
-        FileNotFoundError: ``within`` is gone.
-        OSError: the disk takes no more, or the folder cannot be written to; nothing is left of the new file.
+        FileNotFoundError: ``within`` was removed.
+        OSError: the disk is full, or the folder cannot be written to. The temporary file is removed.
     """
     if path.parent != within:
         path.parent.mkdir(parents=within is None, exist_ok=True)
@@ -45,14 +46,16 @@ def replace_file(
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk: a file that was put in place is there after a power cut, too.
+    """Flush a folder's entries to the disk, so that a file that was renamed into it survives a power cut.
+
+    Does nothing on file systems that cannot sync folders.
 
     Raises:
-        OSError: the disk failed. File systems that cannot do this are left to do it when they please.
+        OSError: the disk failed.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that can be written to and not be listed
+    except PermissionError:  # the folder may be written to, but not be read
         return
     try:
         os.fsync(descriptor)
@@ -64,8 +67,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def readable_as_usual(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a file, and give it the mode that a new file has here (the umask's): safetensors' own files
-    can be read by their owner alone.
+    """Let ``write`` fill a file, and give it the permissions that the umask gives new files. The files that safetensors
+    writes are otherwise readable by their owner alone.
     """
     path.touch()
     mode = path.stat().st_mode & 0o777
@@ -74,7 +77,7 @@ def readable_as_usual(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """A value for JSON, with null for the numbers that JSON does not have: NaN and the infinite ones."""
+    """``value`` with None in place of NaN and infinity, which JSON cannot represent."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -83,10 +86,10 @@ def finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The mapping in a JSON file; None where there is no such file.
+    """The mapping in a JSON file; None if there is no such file.
 
     Raises:
-        UserError: it cannot be read, or holds something else.
+        UserError: the file cannot be read, or holds something other than a mapping.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -102,6 +105,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, value: Mapping[str, object], within: Path | None = None) -> None:
-    """Indented JSON, by :func:`replace_file`. Raises ValueError on NaN and infinity, which JSON does not have."""
+    """Write ``value`` as indented JSON with :func:`replace_file`. Raises ValueError for NaN and infinity, which JSON
+    cannot represent.
+    """
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     replace_file(path, lambda temporary: temporary.write_text(text), within)

@@ -1,10 +1,10 @@
-"""Modules whose values lie in one buffer: parameters and floating buffers are views into it, so that taking the values
-or giving them back is one copy.
+"""Stores the values of modules in one buffer. Parameters and floating buffers are views into it, so reading or writing
+all values is one copy.
 
-The buffer follows the modules' memory format (channels-last kernels stay channels-last) and begins every tensor at a
-multiple of 128 bytes. So it is not the flat vector that travels: an :class:`Order` leads from one to the other.
+The buffer keeps the modules' memory format (channels-last kernels stay channels-last), and every tensor begins at a
+multiple of 128 bytes. It is therefore not the flat vector that is sent; an :class:`Order` converts between the two.
 
-Shapes: P parameters, b buffer values, E values of the buffer, gaps included.
+Shapes: P parameters, b buffer values, E values of the buffer including its gaps.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-ALIGNED = 32  # float32 values: 128 bytes, what tensor cores want
+ALIGNED = 32  # float32 values, 128 bytes: the alignment that tensor cores need
 
 
 class Piece(NamedTuple):
-    """Where one tensor lies in a buffer."""
+    """The place of one tensor in a buffer."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -36,13 +36,13 @@ class Piece(NamedTuple):
         return math.prod(self.shape)
 
     def of(self, buffer: Tensor) -> Tensor:
-        """The tensor, as a view."""
+        """The tensor as a view into ``buffer``."""
         return buffer.as_strided(self.shape, self.stride, buffer.storage_offset() + self.start)
 
 
 @dataclass(frozen=True)
 class Order:
-    """Where each value of the flat vector of a layout lies in a buffer."""
+    """The place of each value of a layout's flat vector in a buffer."""
 
     layout: str
     parameters: int  # P
@@ -50,20 +50,20 @@ class Order:
 
     @cached_property
     def count(self) -> int:
-        """P + b: values of the vector."""
+        """P + b, the number of values of the vector."""
         return sum(piece.values for piece in self.pieces)
 
     @cached_property
     def extent(self) -> int:
-        """E: values of the buffer, gaps included."""
+        """E, the number of values of the buffer including its gaps."""
         return max((piece.start + piece.values for piece in self.pieces), default=0)
 
     def plain(self, buffer: Tensor) -> Tensor:
-        """(E,) buffer -> (P + b,) vector of the same type, on the same device; a copy."""
+        """(E,) buffer -> (P + b,) vector: a copy of the same type on the same device."""
         return torch.cat([piece.of(buffer).reshape(-1) for piece in self.pieces])
 
     def laid(self, vector: Tensor) -> Tensor:
-        """(P + b,) vector -> (E,) buffer, gaps zero; a copy."""
+        """(P + b,) vector -> (E,) buffer: a copy whose gaps are zero."""
         buffer = vector.new_zeros(self.extent)
         values = torch.split(vector, [piece.values for piece in self.pieces])
         for piece, value in zip(self.pieces, values, strict=True):
@@ -72,14 +72,16 @@ class Order:
 
 
 def tensors_of(modules: Sequence[nn.Module]) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters, and floating buffers, of all modules in order."""
+    """(parameters, floating buffers) of all modules, in order."""
     parameters: list[Tensor] = [p for m in modules for p in m.parameters()]
     buffers = [b for m in modules for b in m.buffers() if b.is_floating_point()]
     return parameters, buffers
 
 
 def _gather(module: nn.Module, held: list[Tensor]) -> None:
-    """Everything a module holds, in some order of its own: many times faster than ``named_parameters``."""
+    """Append every tensor that a module holds to ``held``, in an order of its own. This is many times faster than
+    ``named_parameters``.
+    """
     held += [t for t in module._parameters.values() if t is not None]
     held += [t for t in module._buffers.values() if t is not None]
     for child in module._modules.values():
@@ -88,16 +90,16 @@ def _gather(module: nn.Module, held: list[Tensor]) -> None:
 
 
 def _dense_stride(tensor: Tensor) -> tuple[int, ...]:
-    """The strides of a tensor without holes that keeps this one's memory format."""
+    """The strides of a tensor without gaps that has this tensor's shape and memory format."""
     return torch.empty_like(tensor, device="meta").stride()
 
 
 @torch.no_grad()
 def flatten(module: nn.Module) -> None:
-    """Move a module's parameters and floating buffers into one buffer on their device; they become views into it.
+    """Move a module's parameters and floating buffers into one buffer on their device. They become views into it.
 
-    Values, strides and the identity of parameters stay. A module with values of another type than float32 stays as it
-    is.
+    Values, strides and the identity of parameters are kept. A module that has values of another type than float32 is
+    left as it is.
     """
     parameters, buffers = tensors_of([module])
     tensors = [*parameters, *buffers]
@@ -115,7 +117,7 @@ def flatten(module: nn.Module) -> None:
 
 
 class Flat:
-    """Modules that lie in one buffer, seen as one vector: the way in and out."""
+    """Reads and writes modules that lie in one buffer as one vector."""
 
     def __init__(self, order: Order, tensors: list[Tensor], ranges: list[tuple[int, int]], held: list[Tensor]) -> None:
         self.order = order
@@ -124,10 +126,10 @@ class Flat:
         storage = tensors[0].untyped_storage()
         whole = torch.empty(0, dtype=torch.float32, device=tensors[0].device).set_(storage)
         self.ranges: list[Tensor] = [whole[start:stop] for start, stop in ranges]
-        self._last: tuple[np.ndarray, Tensor] | None = None  # the vector loaded last, and the buffer it makes
+        self._last: tuple[np.ndarray, Tensor] | None = None  # the last read-only vector, and its buffer
 
     def still(self, held: list[Tensor]) -> bool:
-        """Whether the modules hold these tensors where they were."""
+        """Whether the modules still hold the same tensors at the same addresses."""
         return (
             len(held) == len(self.held)
             and all(map(operator.is_, held, self.held))
@@ -136,18 +138,20 @@ class Flat:
 
     @torch.no_grad()
     def read(self) -> Tensor:
-        """(E,) a copy of the values, on their device."""
+        """(E,) a copy of the values on their device."""
         return self.ranges[0].clone() if len(self.ranges) == 1 else torch.cat(self.ranges)
 
     @torch.no_grad()
     def write(self, buffer: Tensor) -> None:
-        """Load (E,) values."""
+        """Load the values of ``buffer`` (E,) into the modules."""
         for part, values in zip(self.ranges, torch.split(buffer, [len(part) for part in self.ranges]), strict=True):
             part.copy_(values)
 
     def laid(self, vector: np.ndarray) -> Tensor:
-        """The buffer of a (P + b,) vector on the modules' device. What is asked for again, and nobody can have changed,
-        is not made again: the round's model is laid out once, not once per client.
+        """The (E,) buffer of a (P + b,) vector, on the modules' device.
+
+        The last buffer is returned again if the vector is the same and read-only, so the round's model is laid out
+        once, not once per client.
         """
         if self._last is not None and _same(self._last[0], vector):
             return self._last[1]
@@ -160,18 +164,22 @@ class Flat:
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether both are the same read-only memory: ``a`` is held, so its memory is nobody else's."""
+    """Whether both are the same read-only memory. The caller holds ``a``, so its memory cannot have been reused."""
     if a is b:
         return not b.flags.writeable
-    there = a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
-    return not b.flags.writeable and there and a.size == b.size and a.dtype == b.dtype
+    same_address = a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+    return not b.flags.writeable and same_address and a.size == b.size and a.dtype == b.dtype
 
 
 _flats: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], Flat]] = WeakKeyDictionary()
 
 
 def flat_of(modules: Sequence[nn.Module], layout: Callable[[], str]) -> Flat | None:
-    """The modules as one vector, where they lie in one buffer (:func:`flatten`); None where they do not."""
+    """The modules as one vector if they lie in one buffer (:func:`flatten`); None if they do not.
+
+    Args:
+        layout: returns the modules' layout. It is called only if the answer is not known from an earlier call.
+    """
     if not modules:
         return None
     held: list[Tensor] = []
@@ -182,7 +190,20 @@ def flat_of(modules: Sequence[nn.Module], layout: Callable[[], str]) -> Flat | N
         return known[key]
     known.pop(key, None)
     parameters, buffers = tensors_of(modules)
-    if not (tensors := [*parameters, *buffers]):
+    tensors = [*parameters, *buffers]
+    if (places := _places(tensors)) is None:
+        return None
+    pieces, ranges = places
+    order = Order(layout(), sum(p.numel() for p in parameters), pieces)
+    known[key] = Flat(order, tensors, ranges, held)
+    return known[key]
+
+
+def _places(tensors: Sequence[Tensor]) -> tuple[tuple[Piece, ...], list[tuple[int, int]]] | None:
+    """(place of each tensor in a copy of the ranges, ranges of the storage that the tensors lie in); None if they do
+    not lie in one storage as :func:`flatten` lays them. Tensors with only an alignment gap between them share a range.
+    """
+    if not tensors:
         return None
     storage = tensors[0].untyped_storage().data_ptr()
     if any(t.dtype != torch.float32 or t.untyped_storage().data_ptr() != storage for t in tensors):
@@ -202,6 +223,4 @@ def flat_of(modules: Sequence[nn.Module], layout: Callable[[], str]) -> Flat | N
             ranges.append((begins, begins + tensor.numel()))
         pieces.append(Piece(tuple(tensor.shape), tensor.stride(), start))
         start += tensor.numel()
-    order = Order(layout(), sum(p.numel() for p in parameters), tuple(pieces))
-    known[key] = Flat(order, tensors, ranges, held)
-    return known[key]
+    return tuple(pieces), ranges

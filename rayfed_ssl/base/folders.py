@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import TypeVar
 
 Made = TypeVar("Made")
-TRIES, PAUSE_S = 100, 0.001  # so often in a row it is not they
+TRIES, PAUSE_S = 100, 0.001  # after so many failures in a row, other processes are not the cause
 
 
 def within(folder: Path, act: Callable[[], Made]) -> Made:
-    """What ``act`` gives once the folder is there. Another process may remove it just now, between any two calls that
-    are made here: then both are done again.
+    """Create the folder, call ``act`` and return its result. Another process may remove the folder between the two
+    steps; then both are repeated.
 
     Raises:
-        OSError: the folder cannot be made, or ``act`` raised it; where nothing is there, or what is no folder, again
-            and again.
+        OSError: the folder cannot be created, or ``act`` raised it. FileNotFoundError and FileExistsError are raised
+            only after ``TRIES`` attempts.
     """
     for left in reversed(range(TRIES)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return act()
-        except (FileNotFoundError, FileExistsError):  # the latter: there, and when it was looked at, gone
+        except (FileNotFoundError, FileExistsError):  # mkdir raises the latter if the folder is removed meanwhile
             if not left:
                 raise
             time.sleep(PAUSE_S)

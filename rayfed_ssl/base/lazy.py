@@ -1,4 +1,4 @@
-"""Imports slow libraries that are not always needed when they are first used."""
+"""Imports slow libraries at their first use, because many commands never need them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 
 class LazyModule:
-    """A module that is imported at the first use of one of its names: ``metrics = LazyModule("sklearn.metrics")``.
+    """A module that is imported when one of its names is first used: ``metrics = LazyModule("sklearn.metrics")``.
 
-    torchvision takes two seconds and scikit-learn one; a mistake in a configuration should be answered before that.
+    Importing torchvision takes two seconds and scikit-learn one; a mistake in a configuration should be reported
+    sooner.
     """
 
     def __init__(self, module: str) -> None:
@@ -28,7 +29,7 @@ class LazyModule:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Import without garbage collection, which would look again and again through what stays."""
+    """Imports within this context run without garbage collection, which would scan the growing modules repeatedly."""
     collecting = gc.isenabled()
     gc.disable()
     try:

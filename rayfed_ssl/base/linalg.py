@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Below this ratio of the smallest to the largest eigenvalue of the Gram matrix (condition 1e5 of Z R^T) the Gram route
-# no longer reaches full precision after one Newton-Schulz step.
+# The Gram route needs the ratio of the smallest to the largest eigenvalue of the Gram matrix to be above this value
+# (a condition of Z R^T below 1e5). Below it, one Newton-Schulz step no longer reaches full precision.
 GRAM_TOLERANCE = 1e-10
 
 
@@ -36,11 +36,12 @@ def polar_factor(z: Tensor, r: Tensor) -> Tensor:
     """``argmin ||Z - Q R_j||_F`` over Q with orthonormal columns, for every peer: z (m, n), r (P, n, n) -> (P, m, n).
 
     FedFoA, eq. 5. The solution is the polar factor of A = Z R^T; the attained value is
-    ``||Z||_F^2 + ||R||_F^2 - 2 ||R Z^T||_*``. No gradient flows: where A has full rank the minimiser's contribution to
-    the gradient vanishes, so a constant Q is exact. The result has ``z``'s dtype.
+    ``||Z||_F^2 + ||R||_F^2 - 2 ||R Z^T||_*``. No gradient flows through Q: if A has full rank, the minimiser's
+    contribution to the gradient vanishes, so a constant Q is exact. The result has ``z``'s dtype.
 
     Differs: no SVD of an n x m matrix. Q = A (A^T A)^{-1/2} from the n x n Gram matrix, and one Newton-Schulz step,
-    which squares what orthogonality error is left; only peers with collapsed or ill-conditioned features take an SVD.
+    which squares the remaining orthogonality error. An SVD is computed only for peers with collapsed or ill-conditioned
+    features.
 
     Raises ValueError if m < n.
     """
@@ -59,7 +60,7 @@ def polar_factor(z: Tensor, r: Tensor) -> Tensor:
 
 
 def _polar_by_svd(a: Tensor) -> Tensor:
-    """Polar factor of a (P, m, n) of any rank. QR first: its Q is orthonormal even where ``a`` is zero."""
+    """The polar factor of ``a`` (P, m, n) of any rank, by QR first, because Q is orthonormal even if ``a`` is zero."""
     basis, triangle = torch.linalg.qr(a)
     u, _, vh = torch.linalg.svd(triangle, driver="gesvd" if a.is_cuda else None)
     q: Tensor = basis @ (u @ vh)
@@ -73,7 +74,7 @@ def orthogonal_map(p_k: Tensor, p_j: Tensor) -> tuple[Tensor, Tensor]:
     FedLinked, eq. 3.8: R = sum_x alpha_k alpha_j^T = P_k^T P_j = U S V^T; B = V U^T maximises Tr(B R) over orthogonal
     B (reflections allowed), hence minimises ``||P_k B^T - P_j||_F``. The value is the nuclear norm ||R||_*, which is
     the utility G_kj = G_jk. Representations are rows, so transformed ones are ``p_k @ b.T``. B has ``p_k``'s dtype, the
-    value is float64. Where R is rank-deficient B is not unique and any completion is returned.
+    value is float64. If R is rank-deficient, B is not unique and any completion is returned.
 
     Raises ValueError if the shapes differ.
     """

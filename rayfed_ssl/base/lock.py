@@ -1,4 +1,4 @@
-"""An advisory lock on a file: one process of a machine holds it; the kernel releases it when that process dies."""
+"""An advisory lock on a file. One process of a machine holds it, and the kernel releases it when that process dies."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from pathlib import Path
 
 from rayfed_ssl.base.folders import PAUSE_S, TRIES, within
 
-PATIENCE_S = 2.0  # for the process that is to follow one that was killed a moment ago
+PATIENCE_S = 2.0  # a process that was killed a moment ago may hold its lock a little longer
 
 
 class Held(Exception):
-    """Another process holds the lock; the text says which: host and pid."""
+    """Another process holds the lock. The text is its host and pid."""
 
 
 class Lock:
-    """An advisory lock (flock) on a file that holds the host and pid of its owner, removed by :meth:`release`.
+    """An advisory lock (flock) on a file that contains the host and pid of its owner. :meth:`release` removes the file.
 
-    The kernel releases it when the process dies, however it dies, and the next process can take it. It keeps out the
-    processes of one machine. On storage that several hosts share it does so only where the file system passes flock on
-    (NFS does since Linux 2.6.12, Lustre where it is mounted with ``flock``): elsewhere two hosts can write to one
-    folder. ``why_not`` says why there is no lock, as on Windows and on file systems without flock.
+    The kernel releases the lock when the process dies for any reason; then another process can take it. The lock
+    excludes other processes of the same machine. On storage that several hosts share it excludes those of other hosts
+    only if the file system passes flock on (NFS does since Linux 2.6.12, Lustre if it is mounted with ``flock``);
+    otherwise two hosts can write to one folder. If there is no lock, as on Windows and on file systems without flock,
+    ``why_not`` is the reason.
 
-    The folder is made where it is not there, unless ``make`` is False.
+    A missing folder is created, unless ``make`` is False.
 
     Raises:
-        Held: after ``patience_s`` another process still has it.
+        Held: another process still holds the lock after ``patience_s``.
     """
 
     def __init__(self, path: Path, *, patience_s: float = PATIENCE_S, make: bool = True) -> None:
@@ -41,12 +42,12 @@ class Lock:
         except (OSError, ImportError) as error:
             self.why_not = getattr(error, "strerror", None) or str(error)
             return
-        with suppress(OSError):  # for a reader only
+        with suppress(OSError):  # the text only informs readers
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{_owner()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go; a second time does nothing."""
+        """Release the lock and remove its file. A second call does nothing."""
         if self._descriptor is not None:
             import fcntl
 
@@ -80,8 +81,8 @@ def is_held(path: Path) -> bool:
 
 @contextmanager
 def left_behind(path: Path) -> Iterator[bool]:
-    """Whether the lock file at ``path`` is one that a process of this user and host left when it was killed. Its lock
-    is held for as long as the caller acts on the answer.
+    """Yields whether a process of this user and host left the lock file at ``path`` behind when it was killed. The lock
+    is held within the context, so that nobody else takes it.
     """
     try:
         descriptor = locked(path, 0.0, create=False)
@@ -96,11 +97,16 @@ def left_behind(path: Path) -> Iterator[bool]:
 
 
 def locked(path: Path, until: float, *, create: bool = True, make: bool = True) -> int:
-    """An open descriptor of the file at ``path`` that has the lock; ``create`` makes the file, ``make`` its folder.
+    """An open descriptor of the file at ``path`` that holds the lock.
 
+    Args:
+        until: how long to try, in ``time.monotonic``.
+        create: whether to create a missing file.
+        make: whether to create a missing folder for it.
     Raises:
-        Held: at the time ``until`` another process has it.
-        OSError: it cannot be opened, or not locked. ImportError: Windows.
+        Held: another process still holds the lock at the time ``until``.
+        OSError: the file cannot be opened or locked.
+        ImportError: there is no ``fcntl``, as on Windows.
     """
     import fcntl
 
@@ -111,7 +117,7 @@ def locked(path: Path, until: float, *, create: bool = True, make: bool = True) 
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(descriptor, path):
                 return descriptor
-            held = None  # its owner has removed it since: on to the next, if there is one
+            held = None  # the file's owner has removed it since: try again with the file that is there now
         except (BlockingIOError, PermissionError):
             held = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "owner unknown"
         except OSError:
@@ -123,7 +129,7 @@ def locked(path: Path, until: float, *, create: bool = True, make: bool = True) 
             raise Held(held)
         gone = 0 if held else gone + 1
         time.sleep(0.1 if held else PAUSE_S)
-    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))  # where no file is found at the path it was opened by
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))  # an opened file is never found at its path
 
 
 def _opened(path: Path, create: bool, make: bool) -> int:
@@ -136,12 +142,12 @@ def _opened(path: Path, create: bool, make: bool) -> int:
 def _opened_once(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags, 0o644)
-    except PermissionError:  # another user's, from a run that was killed
+    except PermissionError:  # the file of another user's run, which was killed
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
 
 
 def _remove_unowned(descriptor: int, path: Path) -> None:
-    """Remove a file that names no owner: one that was made for a lock that there is not."""
+    """Remove an empty lock file, which was created for a lock that could not be taken."""
     with suppress(OSError):
         if os.fstat(descriptor).st_size == 0 and _is_at(descriptor, path):
             path.unlink()

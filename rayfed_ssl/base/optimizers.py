@@ -1,8 +1,9 @@
 """PyTorch's optimisers without the import of ``torch._dynamo``, and LARS.
 
-PyTorch wraps ``step`` and some more methods of its optimisers, so that ``torch.compile`` leaves them alone. The
-wrappers import the compiler at their first call, which costs every process 1.7 s of CPU. The methods within are the
-same here, and so are the kernels and the bits. Only encoders are compiled in this library, never a step.
+PyTorch wraps ``step`` and some other methods of its optimisers so that ``torch.compile`` skips them. The wrappers
+import the compiler at their first call, which costs every process 1.7 s of CPU. The classes here use the methods
+without their wrappers, so kernels and bits are the same. This library compiles only encoders, never an optimiser's
+step.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch.optim.optimizer import ParamsT
 
 
 def _within(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as its class defines it, out of its wrappers."""
-    found: Callable[..., Any] = inspect.unwrap(method)
-    return found
+    """The method as its class defines it, without its wrappers."""
+    unwrapped: Callable[..., Any] = inspect.unwrap(method)
+    return unwrapped
 
 
 def _stepping(kind: type[optim.Optimizer]) -> Callable[..., Any]:
@@ -50,15 +51,15 @@ class AdamW(_Plain, optim.AdamW):
 
 
 class LARS(_Plain):
-    """SGD with momentum in which a weight's step is in proportion to the weight's norm: layer-wise adaptive rate
-    scaling (You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks", Algorithm 1), as SimCLR
-    and BYOL train with it.
+    """Layer-wise adaptive rate scaling: SGD with momentum in which a tensor's step is proportional to the tensor's norm
+    (You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks", Algorithm 1). SimCLR and BYOL
+    train with it.
 
-    ``m <- momentum m + s``, ``w <- w - lr m``, where s is :func:`lars_steps`'s for a tensor of two or more dimensions.
-    Biases and normalisation's parameters, of one dimension or none, have s = g: no adaptation, and no weight decay. A
-    parameter without a gradient stays.
+    ``m <- momentum m + s``, ``w <- w - lr m``, where :func:`lars_steps` gives s for a tensor of two or more dimensions.
+    Tensors of at most one dimension (biases and the parameters of normalisation layers) have s = g, without adaptation
+    or weight decay. A parameter without a gradient is not changed.
 
-    Nothing depends on how many steps were made, and nothing waits for the device, so a CUDA graph can hold a step.
+    A step depends on no step counter and does not wait for the device, so a CUDA graph can record it.
 
     Raises:
         ValueError: lr, momentum or weight_decay is below 0, or trust_coefficient is not above 0.
@@ -82,7 +83,7 @@ class LARS(_Plain):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; returns what ``closure``, which computes the gradients anew, returns."""
+        """One step. Returns what ``closure`` returns; if given, it computes the gradients anew."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -110,10 +111,11 @@ class LARS(_Plain):
 
 
 def lars_steps(weights: list[Tensor], gradients: list[Tensor], decay: float, trust: float) -> list[Tensor]:
-    """L new tensors of the weights' shapes: ``trust |w| / |u| u`` where ``u = g + decay w``, with Euclidean norms over
-    a whole tensor; u itself where either norm is 0, so that weights that begin at 0 can leave it.
+    """A new tensor for each of the L weights, of its shape: ``trust |w| / |u| u`` where ``u = g + decay w``, with
+    Euclidean norms over the whole tensor. It is u itself if either norm is 0, so that weights can leave 0.
 
-    Differs: Algorithm 1 divides by ``|g| + decay |w|``; SimCLR's code, and BYOL's, by ``|g + decay w|``.
+    Differs: Algorithm 1 divides by ``|g| + decay |w|``. This divides by ``|g + decay w|``, as the code of SimCLR and
+    of BYOL does.
     """
     if not weights:
         return []

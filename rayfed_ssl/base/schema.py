@@ -1,7 +1,7 @@
-"""The base of every configuration block: frozen, unknown keys forbidden.
+"""The base class of every configuration block: frozen, with unknown keys forbidden.
 
-A component owns its config: the block stands in the component's own file, and ``rayfed_ssl.config`` only composes the
-blocks into one schema. PyYAML reads ``1e-3`` as a string; pydantic's lax mode turns it into a float again.
+A component owns its configuration: the block is defined in the component's file, and ``rayfed_ssl.config`` only
+composes the blocks into one schema.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
-from rayfed_ssl.base.user_error import UserError as UserError  # for who has both from here
+from rayfed_ssl.base.user_error import UserError as UserError  # exported again: most modules need both
 
 
 class Block(BaseModel):
-    """One block of a run's configuration. Derived values are properties and never written back.
+    """One block of a run's configuration. Derived values are properties and are never written back.
 
-    The text below a field describes it; ``rayfed-ssl config`` and docs/configuration.md show its first sentence, and
-    editors do. A field that holds a block is described by that block's docstring; text of its own comes before it.
+    The text below a field describes it. ``rayfed-ssl config``, docs/configuration.md and editors show it, or its first
+    sentence. A field that holds a block is described by its own text, if any, followed by the block's docstring.
     """
 
     model_config = ConfigDict(
@@ -37,7 +37,7 @@ class Block(BaseModel):
 
 
 def described(block: type[BaseModel], schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-    """The JSON Schema of a block with its fields' texts."""
+    """The JSON Schema of a block, with the texts of its fields as descriptions."""
     made = handler(schema)
     properties = handler.resolve_ref_schema(made).get("properties", {})
     for name, text in texts(block).items():
@@ -47,16 +47,16 @@ def described(block: type[BaseModel], schema: CoreSchema, handler: GetJsonSchema
 
 
 def texts(block: type[BaseModel]) -> dict[str, str]:
-    """Field -> what describes it: ``Field(description=..)``, or the text below it in the source.
+    """Field -> its description: ``Field(description=..)``, or the text below the field in the source.
 
-    The source is read on demand: pydantic's ``use_attribute_docstrings`` reads it as each class is made, which
-    every process would pay for. A field that a subclass gives another default keeps its text.
+    The source is read on demand. pydantic's ``use_attribute_docstrings`` would read it as each class is defined, which
+    costs time in every process. A field keeps its text if a subclass gives it another default.
     """
     found: dict[str, str] = {}
     for kind in reversed(block.__mro__):
         module = sys.modules.get(kind.__module__)
         if issubclass(kind, BaseModel) and kind is not BaseModel and module is not None:
-            with contextlib.suppress(OSError, TypeError):  # of a class made at a prompt or in a notebook there is none
+            with contextlib.suppress(OSError, TypeError):  # a class from a prompt or a notebook has no source
                 found |= _in_source(inspect.getsource(module)).get(kind.__qualname__, {})
     own = {name: field.description for name, field in block.model_fields.items() if field.description}
     return found | own
@@ -64,7 +64,7 @@ def texts(block: type[BaseModel]) -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def _in_source(source: str) -> dict[str, dict[str, str]]:
-    """Class -> field -> the text below it."""
+    """Class -> field -> the text below the field."""
     return {
         node.name: {
             field.target.id: inspect.cleandoc(below.value.value)

@@ -1,7 +1,7 @@
 """Derives every random generator from an address: (run seed, round, client, purpose).
 
-No two pieces of code draw from one generator, so the result of a client's work depends neither on
-which process runs it nor on what ran there before.
+No two pieces of code share a generator, so the result of a client's work depends neither on the process that runs it
+nor on what ran there before.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ def seed_of(*address: Address) -> int:
 
 
 def generator(*address: Address, device: torch.device | str = "cpu") -> torch.Generator:
-    """A fresh torch generator on ``device`` for this address.
+    """A new torch generator on ``device`` for this address.
 
-    On the CPU torch takes the low 32 bits of a seed: among 10,000 addresses two give the same numbers with a
+    On the CPU, torch uses the low 32 bits of a seed. Among 10,000 addresses, two give the same numbers with a
     probability of 1%.
     """
     return torch.Generator(device=device).manual_seed(seed_of(*address))
 
 
 def numpy_generator(*address: Address) -> np.random.Generator:
-    """A fresh numpy generator for this address."""
+    """A new numpy generator for this address."""
     return np.random.default_rng(seed_of(*address))
 
 
 @contextlib.contextmanager
 def forked(*address: Address, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Run a block with torch's *global* generators seeded from the address, and restore them afterwards.
+    """Seed torch's *global* generators from the address within this context, and restore them afterwards.
 
-    Dropout and weight initialisers take no generator, so the global one has to be addressed as well.
+    Dropout and weight initialisers accept no generator, so the global generators need an address, too.
     """
     device = torch.device(device)
     cuda = [device.index if device.index is not None else torch.cuda.current_device()] if device.type == "cuda" else []
     seed = seed_of(*address)
     with torch.random.fork_rng(devices=cuda):
-        # Not torch.manual_seed: where CUDA is built in and absent it formats a stack trace at each call, over 1 ms.
+        # Not torch.manual_seed: in a CUDA build without a GPU it formats a stack trace at each call, over 1 ms.
         torch.default_generator.manual_seed(seed)
         if cuda:
             torch.cuda.manual_seed(seed)

@@ -1,5 +1,5 @@
-"""Alignment and uniformity of vectors on the unit sphere (Wang and Isola 2020, section 4.1): a training loss, and a
-description of features.
+"""Alignment and uniformity of vectors on the unit sphere (Wang and Isola 2020, section 4.1), which serve as a training
+loss and describe features.
 
 Shape legend: B rows, D dimensions.
 """
@@ -22,7 +22,7 @@ def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
 def uniformity(z: Tensor, t: float) -> Tensor:
     """``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` of normalised rows: z (B, D) -> ().
 
-    Each pair of different rows counts once. B is at least 2.
+    Each pair of different rows counts once. B must be at least 2.
     """
     rows = F.normalize(z, dim=1)
     first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)

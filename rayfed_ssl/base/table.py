@@ -1,17 +1,18 @@
-"""Tables of named things that others can add to: methods, objectives, heads, encoders, sources, partitions, protocols.
+"""Tables of components by name, which other packages can extend: methods, objectives, heads, encoders, sources,
+partitions and protocols.
 
-A table is a literal dictionary of ours, plus what installed packages offer as entry points of its group, plus what a
-run's ``imports`` add. A name means one thing: a row whose name is taken is refused.
+A table consists of this package's literal dictionary, the rows that installed packages offer as entry points of the
+table's group, and the rows that a run's ``imports`` add. Names are unique: a row whose name is taken is refused.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import TypeVar
 
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import nearest
+from rayfed_ssl.base.user_error import UserError
 
 Row = TypeVar("Row")
 
@@ -20,11 +21,11 @@ class Table(Mapping[str, Row]):
     """A mapping of names to rows.
 
     Args:
-        what: a row in words, for messages ("method").
+        what: what a row is called in messages ("method").
         group: the entry points that add rows: ``name = "package.module:ROW"`` below ``[project.entry-points.GROUP]``.
-        rows: our own.
-        wrong: what is wrong with a third-party row, in words that go on after its name ("which ..");
-            empty where nothing is.
+        rows: this package's own rows.
+        wrong: returns what is wrong with a third-party row, in words that continue a sentence after its name
+            ("which .."), or an empty text.
     """
 
     def __init__(
@@ -32,14 +33,14 @@ class Table(Mapping[str, Row]):
     ) -> None:
         self.what, self.group, self.wrong = what, group, wrong
         self._rows: dict[str, Row] = dict(rows)
-        self._origins: dict[str, str] = {}  # of rows that are not ours
+        self._origins: dict[str, str] = {}  # of third-party rows
         self._discovered = False
 
     def add(self, name: str, row: Row, origin: str) -> None:
-        """Add a row that ``origin`` (a package, a file) brings. Adding the same row again does nothing.
+        """Add a row of ``origin`` (a package or a file). Adding the same row again does nothing.
 
         Raises:
-            UserError: the name is taken, or the row is none of this table's.
+            UserError: the name is taken, or the row is not valid in this table.
         """
         if name in self._rows:
             if self._rows[name] is row:
@@ -52,28 +53,29 @@ class Table(Mapping[str, Row]):
         self._origins[name] = origin
 
     def remove(self, origin: str) -> None:
-        """Take out every row that ``origin`` added."""
+        """Remove every row that ``origin`` added."""
         for name in [name for name, owner in self._origins.items() if owner == origin]:
             del self._rows[name], self._origins[name]
 
     def origin(self, name: str) -> str | None:
-        """Who added the row; None for one of ours."""
+        """The origin of a third-party row; None for this package's own rows."""
         return self._origins.get(name)
 
     def unknown(self, key: str, name: object) -> str:
-        """The line for a name that is not there: ``key: found 'x'; must be one of ..; did you mean y?``"""
+        """The message for an unknown name: ``key: found 'x'; must be one of ..; did you mean y?``"""
         return f"{key}: found {name!r}; must be one of {', '.join(self)}{self.nearest(name)}"
 
     def nearest(self, name: object) -> str:
-        """``; did you mean y?`` with the name most like ``name``; empty where none is."""
-        near = difflib.get_close_matches(name.lower(), list(self), n=1, cutoff=0.6) if isinstance(name, str) else []
-        return f"; did you mean {near[0]}?" if near else ""
+        """``; did you mean y?`` with the row's name that is most like ``name``; empty if none is similar."""
+        return nearest(name, self, 1) if isinstance(name, str) else ""
 
     def _discover(self) -> None:
-        """Add what installed packages offer. Raises UserError for one that cannot be imported or is taken."""
+        """Add the rows that installed packages offer. Raises UserError for a row that cannot be imported, or whose name
+        is taken.
+        """
         if self._discovered:
             return
-        self._discovered = True  # a package that looks at the table while it is imported finds what is there so far
+        self._discovered = True  # a package that reads the table while it is imported sees the rows so far
         try:
             for point in sorted(entry_points(group=self.group), key=lambda point: point.name):
                 origin = f"entry point {point.name} = {point.value!r}"

@@ -1,4 +1,4 @@
-"""Makes text from outside safe for one line of a message or a table; formats counts, bytes and differences."""
+"""Makes text from outside safe for one line of a message or a table, and formats counts, bytes and differences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from decimal import ROUND_CEILING, Context
 
 LIMIT = 240
 FILE_LIMIT = 40
-FURTHER = 3  # decimals at most, of a bound that is nearly zero
-LEFT_BY_ROUNDING = 1e-7  # no accuracy is as near to 0 or 1 without being it
+FURTHER = 3  # at most so many further decimals are shown of a bound that is nearly zero
+LEFT_BY_ROUNDING = 1e-7  # an accuracy so near to 0 or 1 is 0 or 1
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def printable(text: object, limit: int = LIMIT) -> str:
-    r"""``text`` without anything that a terminal would act on, at most ``limit`` characters long.
+    r"""``text`` without characters that control a terminal, at most ``limit`` characters long.
 
-    Control and formatting characters and bytes that are not UTF-8 (``os.fsdecode`` keeps them as surrogates) are
-    written as ``\x1b``; of longer text the middle is left out.
+    Control and formatting characters, and bytes that are not UTF-8 (``os.fsdecode`` keeps them as surrogates), are
+    written as escapes such as ``\x1b``. The middle of a longer text is left out.
     """
     shown = "".join(character if character.isprintable() else _escaped(character) for character in str(text))
     if len(shown) <= limit:
@@ -30,31 +30,33 @@ def printable(text: object, limit: int = LIMIT) -> str:
 
 
 def as_utf8(name: str) -> str:
-    """A name as UTF-8 can hold it: bytes of a file name that are not UTF-8 are written as ``\\xff``."""
+    """A file name as valid UTF-8: bytes that are not UTF-8 are written as escapes such as ``\\xff``."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def composed(text: str) -> str:
-    """``text`` in Unicode's normal form C: an accented letter is one character, however macOS, say, has spelt it."""
+    """``text`` in Unicode's normal form C, where an accented letter is one character. File names of macOS, for example,
+    may have two.
+    """
     return unicodedata.normalize("NFC", text)
 
 
 def plural(count: int, one: str, many: str) -> str:
-    """``count`` and what is said of one or of several: "1 image is", "2 images are"."""
+    """``count`` followed by the words for one or for many: "1 image is", "2 images are"."""
     return f"{count} {one if count == 1 else many}"
 
 
 def in_file_name(text: str) -> str:
-    """``text`` as a part of a file's name on any system: at most 40 ASCII letters, digits, ``_`` and ``-``; accents are
-    left out, all else is ``-``, and what has no such letter is empty.
+    """``text`` as part of a file name on any system: at most 40 ASCII letters, digits, ``_`` and ``-``. Accents are
+    dropped, and all other characters become ``-``. Text without any allowed character gives "".
     """
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:FILE_LIMIT].rstrip("-")
 
 
 def nearest(name: str, choices: Iterable[str], most: int = 3) -> str:
-    """``; did you mean x, y?`` with up to ``most`` of the ``choices`` that are most like ``name``, in capitals or not;
-    "" where none is near.
+    """``; did you mean x, y?`` with the ``choices`` that are most like ``name``, at most ``most`` of them, whatever the
+    case of letters; "" if none is similar.
     """
     written = {choice.casefold(): choice for choice in choices}
     near = difflib.get_close_matches(name.casefold(), written, n=most, cutoff=0.6)
@@ -68,41 +70,41 @@ def _escaped(character: str) -> str:
 
 
 def in_one_line(error: BaseException, limit: int = LIMIT) -> str:
-    """What an error says, ``printable`` within ``limit`` and without line breaks; its name where it says nothing."""
+    """An error's message in one ``printable`` line of at most ``limit`` characters; its class's name if it has none."""
     return printable(" ".join(str(error).split()) or type(error).__name__, limit)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its name where it says nothing."""
+    """The first line of an error's message; its class's name if it has no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def last_line(trace: str) -> str:
-    """The last line of a traceback that says something: what was raised."""
+    """The last line of a traceback that has text, which names the exception."""
     lines = [line.strip() for line in trace.split("\n") if line.strip(" ^~\r\t")]
     return lines[-1] if lines else "no reason given"
 
 
 def listed(words: Sequence[str]) -> str:
-    """``a, b and c``."""
+    """The words as ``a, b and c``."""
     return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
 def bounded(bound: float, digits: int = 4) -> str:
-    """An upper bound in ``digits`` significant digits, rounded up, so that what is shown is a bound, too: ``3.143``."""
+    """An upper bound in ``digits`` significant digits: ``3.143``. It is rounded up, so the text is a bound, too."""
     up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(bound)
     return f"{float(up):.{digits}g}"
 
 
 def signed(difference: float, form: str = ".3f") -> str:
-    """A difference with its sign; what is shown as zero has none: ``+0.012``, ``-0.001``, ``0.000``."""
+    """A difference with its sign, except if it is shown as zero: ``+0.012``, ``-0.001``, ``0.000``."""
     text = format(difference, f"+{form}")
     return text if float(text.replace(",", "")) else text[1:]
 
 
 def fraction(value: float) -> str:
-    """An accuracy in three decimals, zero without a sign. What is neither 0 nor 1 and would be shown as one of them is
-    ``<.001`` or ``>.999``, as wide as the others.
+    """An accuracy with three decimals, without a sign for zero. A value that would be rounded to 0 or 1 but is neither
+    is shown as ``<.001`` or ``>.999``, which have the same width.
     """
     text = f"{value:z.3f}"
     if text == "0.000" and value > LEFT_BY_ROUNDING:
@@ -117,17 +119,17 @@ def four_digits(value: float) -> str:
 
 
 def bounds(low: float, high: float, decimals: int = 3) -> str:
-    """``[-0.012, +0.030]``, with decimals more where a bound that is not zero would be shown as zero."""
+    """An interval as ``[-0.012, +0.030]``. It has more decimals if a bound that is not zero would be shown as zero."""
     least = 0.5 * 10 ** -(decimals + FURTHER)
-    small = [abs(bound) for bound in (low, high) if abs(bound) >= least]
-    while any(bound < 0.5 * 10**-decimals for bound in small):
+    sizes = [abs(bound) for bound in (low, high) if abs(bound) >= least]
+    while any(size < 0.5 * 10**-decimals for size in sizes):
         decimals += 1
     return f"[{signed(low, f'.{decimals}f')}, {signed(high, f'.{decimals}f')}]"
 
 
 def amount(count: float) -> str:
-    """Bytes in words, three digits of them: ``1.5 GB``."""
+    """A number of bytes in three significant digits with its unit: ``1.5 GB``."""
     for unit, name in UNITS:
-        if count >= 0.9995 * unit:  # which three digits round to 1
+        if count >= 0.9995 * unit:  # 0.9995 is rounded to 1.00
             return f"{count / unit:.3g} {name}" if count < 999.5 * unit else f"{count / unit:,.0f} {name}"
     return f"{count:.0f} B"

@@ -1,8 +1,8 @@
-"""The values of a network as one flat float32 array: what travels, what is averaged, what a checkpoint holds.
+"""The values of a network as one flat float32 array, which is what is sent, averaged and saved in checkpoints.
 
-A dict of torch tensors is copied several times on its way through an object store; one flat array is mapped. Parameters
-come first, then floating buffers (BatchNorm's running statistics); integer buffers (``num_batches_tracked``) neither
-travel nor are exported.
+A dict of torch tensors is copied several times on its way through an object store; one flat array is memory-mapped.
+Parameters come first, then floating buffers (BatchNorm's running statistics). Integer buffers (``num_batches_tracked``)
+are neither sent nor exported.
 
 Shapes: P parameters, b buffer values.
 """
@@ -24,13 +24,15 @@ from rayfed_ssl.base.flat import Order, flat_of, tensors_of
 
 
 def float32_bytes(count: int) -> int:
-    """Bytes of so many float32 values."""
+    """Bytes of ``count`` float32 values."""
     return 4 * count
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """One architecture's values. ``layout`` names what may be averaged with, or loaded into, what."""
+    """The values of one architecture. ``layout`` identifies it: only weights and networks of equal layout may be
+    averaged or loaded.
+    """
 
     layout: str
     vector: np.ndarray  # (P + b,) float32
@@ -38,14 +40,14 @@ class Weights:
 
     @property
     def count(self) -> int:
-        """P + b."""
+        """P + b, the number of values."""
         return self.vector.size
 
     def wire_bytes(self, size: Callable[[int], int] = float32_bytes) -> dict[str, int]:
-        """Bytes by part as a deployment would send them: parameters under "", buffers in a row of their own.
+        """Bytes by part, as a deployment would send them: parameters under "", buffers under ".buffers".
 
         Args:
-            size: bytes of so many parameters, as they are coded. Buffers are float32.
+            size: number of parameters -> their bytes in the code that is used. Buffers are sent as float32.
         """
         buffers = self.count - self.parameters
         return {"": size(self.parameters)} | ({".buffers": float32_bytes(buffers)} if buffers else {})
@@ -55,10 +57,10 @@ class Weights:
 
 
 class Resident(Weights):
-    """Values that still lie where a module computed them: ``buffer`` (E,) on its device, in ``order``.
+    """Weights that stay on the device of the module they were copied from: ``buffer`` (E,), laid out as ``order`` says.
 
-    The vector is made when it is first read. What leaves the process, or is kept, is plain :class:`Weights`; so is what
-    :meth:`with_vector` returns. ``dataclasses.replace`` raises TypeError, as there is no vector to replace.
+    The vector is made when it is first read. Pickling and :meth:`with_vector` give plain :class:`Weights`.
+    ``dataclasses.replace`` raises TypeError, because there is no vector to replace.
     """
 
     def __init__(self, order: Order, buffer: Tensor) -> None:
@@ -82,7 +84,7 @@ class Resident(Weights):
 
     @cached_property
     def largest(self) -> float:
-        """The largest magnitude; NaN where a value is."""
+        """The largest magnitude of the values; NaN if any value is NaN."""
         if not self.buffer.numel():
             return 0.0
         lowest, highest = torch.aminmax(self.buffer)
@@ -93,14 +95,16 @@ class Resident(Weights):
 
 
 def plain(value: Any) -> Any:
-    """``value`` as it would come out of another process: no :class:`Resident` weights in it, nor in dicts in it."""
+    """``value`` as another process would receive it: with plain :class:`Weights` in place of :class:`Resident` ones,
+    also in nested dicts.
+    """
     if type(value) is dict:
         return {name: plain(item) for name, item in value.items()}
     return Weights(value.layout, value.vector, value.parameters) if isinstance(value, Resident) else value
 
 
 def layout_of(*modules: nn.Module) -> str:
-    """A digest of the names and shapes of everything that :func:`pack` would take, in order."""
+    """A digest of the names and shapes of all values that :func:`pack` copies, in order."""
     named = chain.from_iterable(
         chain(m.named_parameters(), ((n, b) for n, b in m.named_buffers() if b.is_floating_point())) for m in modules
     )
@@ -109,7 +113,7 @@ def layout_of(*modules: nn.Module) -> str:
 
 
 def named(weights: Weights, module: nn.Module) -> dict[str, np.ndarray]:
-    """The values by the names and in the shapes of ``module``, as views into the vector: parameters, then buffers.
+    """The values by ``module``'s names and in its shapes, as views into the vector: parameters, then buffers.
 
     Raises:
         ValueError: the weights belong to another architecture.
@@ -125,8 +129,8 @@ def named(weights: Weights, module: nn.Module) -> dict[str, np.ndarray]:
 
 
 def pack(*modules: nn.Module) -> Weights:
-    """A copy of the modules' parameters and floating buffers. Of modules that lie in one buffer (``flat.flatten``) the
-    copy stays on their device until its vector is read; of others it is one float32 array on the CPU.
+    """A copy of the modules' parameters and floating buffers. If the modules lie in one buffer (``flat.flatten``), the
+    copy stays on their device until its vector is read; otherwise it is one float32 array on the CPU.
     """
     if (flat := flat_of(modules, lambda: layout_of(*modules))) is not None:
         return Resident(flat.order, flat.read())
@@ -139,8 +143,8 @@ def pack(*modules: nn.Module) -> Weights:
 
 @torch.no_grad()
 def unpack(weights: Weights, *modules: nn.Module) -> None:
-    """Load ``weights`` into the modules: one transfer to their device, then one copy, grouped where the modules do not
-    lie in one buffer.
+    """Load ``weights`` into the modules, by one transfer to their device and one copy, which is grouped by tensors if
+    the modules do not lie in one buffer.
 
     Raises:
         ValueError: the weights belong to another architecture.
@@ -150,8 +154,10 @@ def unpack(weights: Weights, *modules: nn.Module) -> None:
     if found != weights.layout:
         raise ValueError(f"weights of layout {weights.layout} do not fit a network of layout {found}")
     if flat is not None:
-        here = isinstance(weights, Resident) and weights.order == flat.order
-        flat.write(weights.buffer if isinstance(weights, Resident) and here else flat.laid(np.asarray(weights.vector)))
+        if isinstance(weights, Resident) and weights.order == flat.order:
+            flat.write(weights.buffer)
+        else:
+            flat.write(flat.laid(np.asarray(weights.vector)))
         return
     parameters, buffers = tensors_of(modules)
     targets = [*parameters, *buffers]

@@ -1,5 +1,5 @@
-"""How well a score tells members from non-members: the area under the ROC curve with its interval, and the
-true-positive rate at few false positives.
+"""Measures how well a score tells members from non-members: the area under the ROC curve with its interval, and the
+true-positive rate at a low false-positive rate.
 
 Shapes: m members, n non-members.
 """
@@ -16,8 +16,8 @@ from rayfed_ssl.base.lazy import LazyModule
 
 _stats, _optimize = LazyModule("scipy.stats"), LazyModule("scipy.optimize")
 Scores = NDArray[np.float64]
-Z = 1.959963984540054  # of a 95% interval
-EDGE = 1e-12  # from 0 and 1, which solve Newcombe's equation where the area is one of them
+Z = 1.959963984540054  # half the width of a 95% interval, in standard errors
+EDGE = 1e-12  # keeps the search away from 0 and 1, which solve Newcombe's equation trivially for such an area
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class AucEstimate:
 
 
 def placements(members: Scores, others: Scores) -> tuple[Scores, Scores]:
-    """For each member (m,) the share of non-members below it, for each non-member (n,) the share of members above it; a
-    tie counts as half of one (DeLong et al. 1988, equations 4 and 5).
+    """(m,) the share of non-members below each member, and (n,) the share of members above each non-member. A tie
+    counts as a half (DeLong et al. 1988, equations 4 and 5).
     """
     m, n = len(members), len(others)
     together = _stats.rankdata(np.concatenate([members, others]))
@@ -43,20 +43,22 @@ def placements(members: Scores, others: Scores) -> tuple[Scores, Scores]:
 
 
 def area(members: Scores, others: Scores) -> float:
-    """The probability that a member scores above a non-member, ties counting half."""
+    """The probability that a member scores above a non-member, where a tie counts as a half."""
     m, n = len(members), len(others)
     ranks = _stats.rankdata(np.concatenate([members, others]))[:m]
     return float((ranks.sum() - m * (m + 1) / 2) / (m * n))  # Mann and Whitney's U
 
 
 def variance(members: Scores, others: Scores) -> float:
-    """DeLong et al. 1988: the variance of the area, from the spread of both kinds of placement."""
+    """The variance of the area, from the variances of both kinds of placements (DeLong et al. 1988)."""
     above, below = placements(members, others)
     return float(np.var(above, ddof=1) / len(above) + np.var(below, ddof=1) / len(below))
 
 
 def true_positives(members: Scores, others: Scores, false_positives: float = 0.01) -> float:
-    """The largest share of members above a threshold that at most a share ``false_positives`` of the others exceed."""
+    """The true-positive rate: the largest share of members above a threshold that at most a share ``false_positives``
+    of the others exceeds.
+    """
     allowed = math.floor(false_positives * len(others))
     threshold = np.sort(others)[::-1][allowed] if allowed < len(others) else -np.inf
     return float((members > threshold).mean())
@@ -65,8 +67,8 @@ def true_positives(members: Scores, others: Scores, false_positives: float = 0.0
 def estimate_auc(members: Scores, others: Scores) -> AucEstimate:
     """The area with an interval on the logit scale, logit(A) +- 1.96 se / (A (1 - A)), which stays within [0, 1].
 
-    Where the area is 0 or 1, or nothing varies, the standard error is 0 and says nothing: then the interval is
-    ``newcombe``'s. (A bootstrap's would have no width there, however few the images.)
+    If the area is 0 or 1, or no placement varies, the standard error is 0 and carries no information. The interval is
+    then that of :func:`newcombe`. (A bootstrap interval would have no width, however few images there are.)
 
     Raises:
         ValueError: fewer than two members or non-members, or scores that are not finite.
@@ -86,9 +88,9 @@ def estimate_auc(members: Scores, others: Scores) -> AucEstimate:
 
 
 def newcombe(a: float, m: int, n: int) -> tuple[float, float]:
-    """The 95% interval of an area by its value and the numbers of scores alone (Newcombe 2006, method 5).
+    """The 95% interval of an area, from its value A and the numbers of scores alone (Newcombe 2006, method 5).
 
-    Its ends are the areas theta from which A is 1.96 standard errors away, where
+    Its ends are the areas theta that are 1.96 standard errors sqrt(V(theta)) away from A, where
     V(theta) = theta (1 - theta) {1 + N* [(1 - theta) / (2 - theta) + theta / (1 + theta)]} / (m n) and
     N* = (m + n) / 2 - 1.
     """
@@ -104,5 +106,5 @@ def newcombe(a: float, m: int, n: int) -> tuple[float, float]:
 
 
 def null_deviation(m: int, n: int) -> float:
-    """The standard deviation of the area where scores know nothing: sqrt((m + n + 1) / (12 m n))."""
+    """The standard deviation of the area if scores do not depend on membership: sqrt((m + n + 1) / (12 m n))."""
     return math.sqrt((m + n + 1) / (12 * m * n))

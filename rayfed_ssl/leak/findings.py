@@ -1,4 +1,4 @@
-"""What an audit found: for each field of a client's messages how well a score tells members from non-members."""
+"""The findings of an audit: how well a score of a field in a client's messages tells members from non-members."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from rayfed_ssl.records.leaked import UNTRAINED
 
 @dataclass(frozen=True)
 class Finding:
-    """How well one field of one client's messages tells members from others."""
+    """How well one score of one field in one client's messages tells members from non-members."""
 
     client: int
     round: int
     field: str
-    score: str
-    members: int
+    score: str  # its name
+    members: int  # how many there were, with as many non-members
     found: AucEstimate
 
 
 def summary(findings: Sequence[Finding]) -> dict[tuple[str, str], dict[str, float]]:
-    """(field, score) -> the mean of the clients' areas, and between which they lie."""
-    groups: dict[tuple[str, str], list[float]] = {}
+    """(field, score) -> the mean, the lowest and the highest of the clients' areas."""
+    areas: dict[tuple[str, str], list[float]] = {}
     for one in findings:
-        groups.setdefault((one.field, one.score), []).append(one.found.auc)
-    return {key: {"mean": float(np.mean(a)), "low": min(a), "high": max(a)} for key, a in groups.items()}
+        areas.setdefault((one.field, one.score), []).append(one.found.auc)
+    return {key: {"mean": float(np.mean(a)), "low": min(a), "high": max(a)} for key, a in areas.items()}
 
 
 def suspicious(findings: Sequence[Finding]) -> list[Finding]:
-    """The scores that can know nothing and tell members apart all the same: their intervals exclude chance."""
+    """The findings on the untrained encoder, which cannot know about membership, whose intervals exclude chance."""
     return [f for f in findings if f.field == UNTRAINED and not f.found.low <= 0.5 <= f.found.high]
 
 
 def as_rows(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """Plain values, for a table or JSON."""
+    """The findings as plain values, for a table or JSON."""
     return [
         {
             "client": one.client, "round": one.round, "field": one.field, "score": one.score, "members": one.members,

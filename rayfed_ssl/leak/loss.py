@@ -1,8 +1,10 @@
-"""The loss of one image as a membership score: a model was trained to a low loss on its members (Yeom et al. 2018).
+"""The loss of one image as a membership score: training lowers the loss on members (Yeom et al. 2018).
 
-What an image is like decides most of it; by how much training lowered it says more of membership (Watson et al. 2022).
-Losses that contrast an image with others are no function of one image, so it stands in a batch with images that the
-adversary has, the same for all. Shapes: n images, R of the adversary's, V views, H features.
+The loss depends mostly on how difficult the image is, so the decrease of the loss by training tells more about
+membership (Watson et al. 2022). Losses that contrast an image with others are no function of one image. So each image
+is put into a batch with images that the adversary has, which are the same for all.
+
+Shapes: n images, R images of the adversary, V views, H features.
 """
 
 from __future__ import annotations
@@ -28,18 +30,19 @@ def losses(
     labels: tuple[Tensor, Tensor] | None,
     draws: torch.Generator,
 ) -> Tensor:
-    """The objective's loss on batches of one image and those beside it: the mean over as many batches as V views make.
+    """The objective's loss on batches that consist of one image and the images ``beside``, for each image. The V views
+    make several batches of ``objective.views`` views, and the loss is the mean over these.
 
-    The network is its own momentum target, and a memory is a fresh one in each batch; what a step draws, such as masks,
-    is the same for every image. Differs: a client's batches are other members; BatchNorm is in the mode of the
-    ``network``, which should be eval, or the neighbours decide.
+    The network is its own momentum target, and each batch begins with the same new memory. What a step draws, such as
+    masks, is the same for every image. Differs: in training, the other images of a batch are members. BatchNorm uses
+    the mode of ``network``, which should be eval; otherwise the other images of the batch decide.
 
     Args:
-        views: (V, n, ..) of images, or what ``network`` takes in their place, in its precision, which a memory is
-            converted to; V at least ``objective.views``.
-        beside: (V, R, ..) of the adversary's images.
-        labels: (n,) and (R,), for objectives that read them.
-        draws: of the fresh memory, and of the steps.
+        views: (V, n, ..) views of images, or other inputs of ``network``, in its precision, to which a memory is
+            converted. V is at least ``objective.views``.
+        beside: (V, R, ..) views of the adversary's images.
+        labels: (n,) and (R,), for objectives that read labels.
+        draws: the generator of the new memory and of the steps.
     Returns:
         (n,) float64 on the CPU.
     """
@@ -66,7 +69,7 @@ def losses(
 
 
 class _Passing(Encoder):
-    """Takes features for images."""
+    """An encoder that returns its input, so that a network takes features in place of images."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -78,7 +81,7 @@ class _Passing(Encoder):
 
 @contextmanager
 def taking_features(network: Network) -> Iterator[None]:
-    """Within this context the network takes features (B, H) in place of images: its heads alone are at work."""
+    """Within this context the network takes features (B, H) in place of images, and only its heads are computed."""
     encoder = network.encoder
     network.encoder = _Passing(encoder.dim)
     try:
@@ -90,8 +93,8 @@ def taking_features(network: Network) -> Iterator[None]:
 def heads_in_float64(network: Network) -> Network:
     """A copy of the network's heads in float64, which takes features (B, H) in place of images.
 
-    In float32 a classifier that is sure of its images has the same loss on many of them: what is far below 1 is rounded
-    away beside the losses of the images in the batch. Such ties hide an order that the server can compute.
+    A confident classifier has very small losses, and adding them to the losses of other images in the batch rounds them
+    away in float32. Many images would have the same loss, which hides an order that the server can compute.
     """
     with taking_features(network):
         return deepcopy(network).double()

@@ -1,9 +1,9 @@
-"""Draws the images that an audit has to tell apart: members, on which a client trained, and non-members.
+"""Draws the images that an audit tells apart: members, on which a client trained, and non-members.
 
-Members are images of the client's shard. Non-members are images that nobody trains on and that were drawn from the same
-pool: those that ``evaluation.select`` held out, or, with tasks, the client's own test images; without copies of images
-that somebody trains on. Both have the same number of images of each class and of each natural client (folder, or value
-of a client column), where these are known: so that neither is evidence of membership.
+Members are images of the client's shard. Non-members are images from the same pool that no client trains on: those
+that ``evaluation.select`` held out, or, with tasks, the client's own test images. Copies of images that some client
+trains on are excluded. Both sets have the same number of images of each class and, if they are known, of each natural
+client (a folder, or a value of a client column), so that neither is evidence of membership.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.data.images import Images
 from rayfed_ssl.federated.federation import Federation
 
-LEAST = 20  # members, below which an area says nothing
+LEAST = 20  # with fewer members, an area says nothing
 
 
 class TooFew(UserError):
-    """A client has too few members with a non-member beside them: ``pairs``."""
+    """A client has too few pairs of a member and a non-member; ``pairs`` is their number."""
 
     pairs: int = 0
 
@@ -34,8 +34,9 @@ class TooFew(UserError):
 
 @dataclass(frozen=True)
 class Sets:
-    """Rows of the training images: ``members`` (n,) and ``others`` (n,) to be told apart, and a ``reference`` that the
-    adversary has of the same distribution."""
+    """Rows of the training images: ``members`` (n,) and ``others`` (n,), which are to be told apart, and a
+    ``reference`` of the same distribution, which the adversary has.
+    """
 
     members: np.ndarray
     others: np.ndarray
@@ -43,13 +44,16 @@ class Sets:
 
 
 def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Sets:
-    """Members and non-members of a client. Both sets have the same number of images of each class and natural client.
+    """Members and non-members of a client, with equal numbers of each class and natural client.
 
-    A third of the images that nobody trained on, of natural clients whose images this one holds, is the reference.
+    The pool of non-members has only natural clients of which this client has images. A third of it is the reference.
 
+    Args:
+        wanted: how many members at most.
+        seed: the run's seed.
     Raises:
         UserError: no image was held out.
-        TooFew: fewer than ``LEAST`` members are left.
+        TooFew: there are fewer than ``LEAST`` pairs.
     """
     shard = federation.shards[client]
     pool = shard["test"] if federation.tasks is not None else federation.held_out
@@ -79,8 +83,8 @@ def draw_sets(federation: Federation, client: int, wanted: int, seed: int) -> Se
 
 
 def _too_few(federation: Federation, client: int, pairs: int) -> str:
-    """The line for a client with so few members that have a non-member of the same kind beside them, by the key that
-    decides how many there are: with tasks nothing else is held out than each client's own test images.
+    """The message for a client with too few pairs, which names the key that decides how many there are. With tasks,
+    only each client's own test images are held out.
     """
     needed = f"at least {LEAST} of each are needed"
     if federation.tasks is not None:
@@ -98,19 +102,19 @@ def _too_few(federation: Federation, client: int, pairs: int) -> str:
 
 
 def _kinds(images: Images) -> np.ndarray:
-    """(N,) which images are of the same class and of the same natural client."""
+    """(N,) numbers that are equal for images of the same class and natural client."""
     if images.clients is None:
         return images.labels
     pairs = np.stack([images.labels, images.clients])
-    found: np.ndarray = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-    return found
+    kinds: np.ndarray = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+    return kinds
 
 
 def _seen_in_training(federation: Federation) -> np.ndarray:
-    """(N,) which training images have the pixels of one that a client trains on, or of a public one: a copy of such an
-    image is no image that nobody trained on, wherever it was held out.
+    """(N,) whether a training image has the same pixels as an image that some client trains on, or as a public one. A
+    copy of such an image cannot be a non-member, even if it was held out.
     """
-    content = np.arange(len(federation.dataset.train))  # equal where the pixels are
+    content = np.arange(len(federation.dataset.train))  # equal for images with equal pixels
     if (copies := federation.dataset.copies) is not None:
         own = copies[copies[:, 0] < len(content)]
         content[own[:, 0]] = own[:, 1]

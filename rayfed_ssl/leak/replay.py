@@ -1,4 +1,4 @@
-"""Makes the messages of a round again: a run's folder has none, but repeating the round from a checkpoint gives the
+"""Reproduces the messages of a round. A run folder contains none, but repeating the round from a checkpoint gives the
 same messages, bit for bit.
 """
 
@@ -21,14 +21,14 @@ from rayfed_ssl.simulation.resuming import check_same
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint
 
-# What a run is resumed from, and checkpoints.
+# Resuming a run needs these files, and a checkpoint.
 KEPT = ("config.yaml", "environment.json", "partition.parquet", "imports", "metrics.parquet")
 
 
 @dataclass(frozen=True)
 class RecordedExchange:
-    """One exchange with one client: what the server sent, and what the client replied. ``round`` is when it began,
-    which a reply to FedBuff may be used long after.
+    """One exchange with one client: the server's message, and the client's reply. ``round`` is the round in which it
+    began; FedBuff may use a reply much later.
     """
 
     round: int
@@ -39,13 +39,13 @@ class RecordedExchange:
 
 
 class RecordingWorker(Worker):
-    """A worker that keeps what some clients send, and who is at work at all, while it records."""
+    """A worker that, while ``recording`` is set, records the exchanges of some clients, and which clients take part."""
 
     def __init__(self, config: RunConfig, federation: Federation) -> None:
         super().__init__(config, federation)
-        self.clients: frozenset[int] = frozenset()
+        self.clients: frozenset[int] = frozenset()  # whose exchanges are recorded
         self.recording = False
-        self.present: set[int] = set()
+        self.present: set[int] = set()  # who took part
         self.recorded: list[RecordedExchange] = []
 
     def execute(
@@ -66,18 +66,18 @@ def replayed(
     clients: Callable[[Federation], Sequence[int]],
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[RecordingWorker, list[RecordedExchange]]:
-    """Repeat ``round`` of a run in this process, from its newest checkpoint before it; the folder stays as it is.
+    """Repeat ``round`` of a run in this process, from the newest earlier checkpoint. The run folder is not changed.
 
     Args:
-        config: the run's own; its places may be others, where the same images and files lie.
-        clients: whose exchanges to record; not all of them need have taken part.
-        say: takes a line on how many rounds are repeated.
+        config: the run's configuration; its paths may differ if the same images and files are there.
+        clients: returns the clients whose exchanges to record. Not all of them need to take part in the round.
+        say: called with a line on how many rounds are repeated.
     Returns:
-        The worker that repeated it, with its images and networks, and what the clients exchanged in that round.
+        The worker that repeated the round, with its images and networks, and the exchanges of the clients in the round.
     Raises:
-        UserError: images that are not the run's.
+        UserError: the images are not the run's.
     """
-    before = [found for found in checkpoint.complete(run / "checkpoints") if found[0] < round]
+    before = [(t, path) for t, path in checkpoint.complete(run / "checkpoints") if t < round]
     with TemporaryDirectory(prefix="rayfed-leak-") as temporary:
         folder = Path(temporary)
         for path in (run / name for name in KEPT):
@@ -90,7 +90,7 @@ def replayed(
         first = before[-1][0] + 1 if before else 1
         this = RunLoop(config, folder, _RecordingCohort, resume=True, report=lambda progress: None)
         try:
-            check_same(config, run, this.federation)  # also where no round is left to go on from
+            check_same(config, run, this.federation)  # RunLoop does so only if it finds results to resume from
             assert isinstance(this.cohort, LocalCohort)
             worker = this.cohort.worker
             assert isinstance(worker, RecordingWorker)
@@ -114,4 +114,4 @@ class _RecordingCohort(LocalCohort):
         self.worker: Worker = RecordingWorker(config, federation)
 
     def conclude(self, operation: str, clients: Sequence[int]) -> None:
-        """Nothing: what clients do by themselves after the last round is no message, nor do they take part in it."""
+        """Do nothing: what clients do by themselves after the last round is no message."""

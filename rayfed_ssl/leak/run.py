@@ -1,4 +1,4 @@
-"""Audits a run folder: repeats a round's messages, scores each client's, writes ``leak.json``."""
+"""Audits a run folder: repeats a round, scores the messages of clients, and writes ``leak.json``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayfed_ssl.leak.auc import null_deviation
 from rayfed_ssl.leak.audit import Audit, unaudited
 from rayfed_ssl.leak.findings import Finding, as_rows
 from rayfed_ssl.leak.members import TooFew, draw_sets
-from rayfed_ssl.leak.replay import replayed
+from rayfed_ssl.leak.replay import RecordingWorker, replayed
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.records.leaked import FILE, read_leak
 from rayfed_ssl.records.summary_file import known_summary, read_summary
@@ -26,23 +26,21 @@ from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import rewriting
 
-MOST_NAMED = 10  # clients that could be audited
+MOST_NAMED = 10  # clients that a message names
 
 
 @dataclass(frozen=True)
 class Leak:
-    """What was found, which fields crossed that no attack reads, and what the run's epsilon promises, if it has one.
-    ``null_deviation`` is that of the client with the fewest members, the largest.
-    """
+    """The result of an audit."""
 
     findings: list[Finding]
-    unaudited: list[str]
-    null_deviation: float
-    guarantee: Guarantee | None
+    unaudited: list[str]  # fields of replies that no attack reads
+    null_deviation: float  # for the client with the fewest members, for which it is largest
+    guarantee: Guarantee | None  # what the run's epsilon promises, if it has one
 
     @property
     def document(self) -> dict[str, Any]:
-        """The same as ``leak.json`` holds it after the first audit."""
+        """The result as ``leak.json`` has it after a first audit."""
         return {
             "findings": as_rows(self.findings),
             "unaudited": self.unaudited,
@@ -61,66 +59,75 @@ def leak(
     trust_imports: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Leak:
-    """Membership inference on the messages of one round of a run; added to ``leak.json``, where other findings stay.
+    """Membership inference on the messages of one round of a run. The findings are added to ``leak.json``.
 
     Args:
-        round: which; by default the last.
+        round: the round; by default the last finished one.
         clients: whom to audit, by number or by name (of its folder, or its value of a client column); by default the
-            first who took part in the round and has images enough.
-        images: members per client at most, and as many others.
-        changes: ``data.path=..`` where the run's images have moved, and the like for its other files.
-        trust_imports: whether to run code that the run folder brings along.
+            first client that took part in the round and has enough images.
+        images: the number of members per client at most, and of as many others.
+        changes: ``data.path=..`` if the run's images have moved, and the like for its other files.
+        trust_imports: whether to run code that the run folder contains.
     Raises:
-        UserError: no run there, another change, images that are not the run's, a round that is not finished, no such
-            client, a round in which nobody or a client who took no part, no images held out, damaged records.
+        UserError: there is no run, or its records are damaged; another key is changed; the images are not the run's;
+            the round is not finished, or nobody took part in it; there is no such client, or it took no part; no images
+            were held out, or too few.
     """
     of_run(run)
-    _earlier(run)  # what cannot be read is said before anything is repeated
+    _earlier(run)  # a damaged leak.json is reported before any round is repeated
     config = load_moved(run, changes, trust_imports=trust_imports)
-
     last = _finished_round(run, round)
     worker, recorded = replayed(config, run, last, partial(_whom, clients, images, config.seed), say)
-    present = sorted(worker.present)
-    if not present:
-        raise UserError(
-            f"--round: found {last}, in which no client took part, so nothing was sent; name one in which some did, "
-            "as communication.parquet says"
-        )
-    wanted = numbered(clients, worker.federation)
-    if absent := sorted(set(wanted) - worker.present):
-        raise UserError(
-            f"--client: {worker.federation.called(absent[0])} took no part in round {last}; who did: "
-            f"{', '.join(map(str, present))}"
-        )
+    chosen = _audited(clients, images, worker, last)
     findings: list[Finding] = []
-    chosen = list(dict.fromkeys(wanted)) or [*islice(_enough(present, images, config.seed, worker.federation), 1)]
-    chosen = chosen or present[:1]  # who then says what is too few
     for client in chosen:
         sets = draw_sets(worker.federation, client, images, config.seed)
         exchanges = [one for one in recorded if one.client == client]
         findings += Audit(worker, client, last, sets).findings(exchanges)
         say(f"{worker.federation.called(client)}: {len(sets.members)} members, {len(sets.others)} others")
-    if not clients and (others := len(present) - len(chosen)):
+    if not clients and (others := len(worker.present) - len(chosen)):
         more = f"{others} other client{'s' * (others > 1)} not audited"
         say(f"{more}: --client NUMBER or NAME, which may be repeated, chooses")
-    mine = [one for one in recorded if one.client in chosen]
-    missed = unaudited(mine, findings)
+    missed = unaudited([one for one in recorded if one.client in chosen], findings)
     fewest = min((one.members for one in findings), default=0)
     null = null_deviation(fewest, fewest) if findings else float("nan")
     found = Leak(findings, missed, null, _guarantee(run))
-    with rewriting(run / FILE) as write:  # another command may have added to it since
+    with rewriting(run / FILE) as write:  # another command may have added to the file since
         write(added(_earlier(run), found.document))
     return found
 
 
+def _audited(given: Sequence[int | str], images: int, worker: RecordingWorker, round: int) -> list[int]:
+    """The clients to audit: those ``given``, or the first that took part in ``round`` and has enough images. If none
+    has enough, it is the first that took part, for which ``draw_sets`` then says what is missing.
+
+    Raises:
+        UserError: nobody took part in the round, or a given client did not.
+    """
+    present = sorted(worker.present)
+    if not present:
+        raise UserError(
+            f"--round: found {round}, in which no client took part, so nothing was sent; name one in which some did, "
+            "as communication.parquet says"
+        )
+    wanted = list(dict.fromkeys(numbered(given, worker.federation)))
+    if absent := sorted(set(wanted) - worker.present):
+        raise UserError(
+            f"--client: {worker.federation.called(absent[0])} took no part in round {round}; who did: "
+            f"{', '.join(map(str, present))}"
+        )
+    return wanted or [*islice(_enough(present, images, worker.config.seed, worker.federation), 1)] or present[:1]
+
+
 def _earlier(run: Path) -> dict[str, Any]:
-    """What earlier audits wrote; empty where there was none. Raises UserError where it cannot be read."""
+    """The content of ``leak.json``; empty if there is no such file. Raises UserError if it is damaged."""
     return {} if read_leak(run) is None else dict(json.loads((run / FILE).read_text(encoding="utf-8")))
 
 
 def added(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``known`` with ``new`` in it, round by round and client by client. Earlier findings on a client's messages of a
-    round that were audited again go: theirs were other images, or another version's.
+    """``known``, the content of ``leak.json``, with the new document in it, sorted by round and client. If a client's
+    messages of a round were audited again, the earlier findings on them are dropped, because they may come from other
+    images or another version.
     """
     again = {(row["round"], row["client"]) for row in new["findings"]}
     kept = [row for row in known.get("findings", ()) if (row["round"], row["client"]) not in again]
@@ -132,27 +139,29 @@ def added(known: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbered(clients: Sequence[int | str], federation: Federation) -> list[int]:
-    """The numbers of clients that were given by number or by name; what is a number means one, also where a client is
-    called so. Raises UserError for a name that none has.
+    """The numbers of clients that were given by number or by name. Digits are a number, even if they are the name of a
+    client. Raises UserError for an unknown name.
     """
     names = list(federation.given_names or ())
-    found: list[int] = []
+    numbers: list[int] = []
     for client in clients:
         if isinstance(client, int) or client.isdecimal():
-            found.append(int(client))
+            numbers.append(int(client))
         elif client in names:
-            found.append(names.index(client))
+            numbers.append(names.index(client))
         else:
             known = f"; names: {', '.join(map(printable, names[:MOST_NAMED]))}" if names else ", which have no names"
             raise UserError(
                 f"--client: found '{printable(client)}'; this run has {len(federation.sizes)} clients{known}"
                 f"{nearest(client, names)}"
             )
-    return found
+    return numbers
 
 
 def _whom(given: Sequence[int | str], images: int, seed: int, federation: Federation) -> Sequence[int]:
-    """Whose exchanges to record. Raises UserError for clients that cannot be audited, before any round is repeated."""
+    """The clients whose exchanges to record: those ``given``, or all. Raises UserError if a given client, or no client,
+    can be audited; this is checked before any round is repeated.
+    """
     known, clients = federation.clients, numbered(given, federation)
     for client in clients:
         if client not in known:
@@ -173,12 +182,12 @@ def _whom(given: Sequence[int | str], images: int, seed: int, federation: Federa
 
 
 def _enough(clients: Sequence[int], images: int, seed: int, federation: Federation) -> Iterator[int]:
-    """Those of the clients that can be audited."""
+    """Those of the clients that have enough images to be audited."""
     return (client for client in clients if _lacking(client, images, seed, federation) is None)
 
 
 def _lacking(client: int, images: int, seed: int, federation: Federation) -> TooFew | None:
-    """Why a client cannot be audited; None where it can."""
+    """The error for a client that has too few images to be audited; None if it has enough."""
     try:
         draw_sets(federation, client, images, seed)
     except TooFew as error:
@@ -187,8 +196,8 @@ def _lacking(client: int, images: int, seed: int, federation: Federation) -> Too
 
 
 def _finished_round(run: Path, wanted: int | None) -> int:
-    """The round that is wanted, or the last one, of those that the run has finished, as its summary or its newest
-    checkpoint says. Raises UserError for another.
+    """The ``wanted`` round, or the last one that the run has finished, according to its summary, or to its newest
+    checkpoint if it has no summary. Raises UserError if the wanted round is not finished, or if no round is.
     """
     if (summary := read_summary(run)) is None:
         done = max((t for t, _ in checkpoint.complete(run / "checkpoints")), default=0)
@@ -202,7 +211,7 @@ def _finished_round(run: Path, wanted: int | None) -> int:
 
 
 def _guarantee(run: Path) -> Guarantee | None:
-    """The guarantee in the summary; None where there is none that can be read."""
+    """The privacy guarantee in the summary; None if there is none that can be read."""
     try:
         return guarantee(known_summary(run))
     except (TypeError, ValueError):

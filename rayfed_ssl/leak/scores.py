@@ -1,7 +1,8 @@
-"""Membership scores, higher for images that look as if a client had trained on them.
+"""Membership scores, which are higher for images on which a client seems to have trained.
 
-Each is fixed before any label is looked at; none is turned round to look better.
-Shapes: n images, V views, D projection, P public images, L entries.
+The direction of each score is fixed in advance; none is inverted after its area is known.
+
+Shapes: n images, V views, D projection, P public images, K outputs, L entries.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from torch import Tensor
 
 
 def agreement(features: Tensor) -> Tensor:
-    """How alike an encoder finds views of one image: the mean of cos(f(x_v), f(x_w)) over pairs v < w (EncoderMI, Liu
-    et al. 2021).
+    """How similar an encoder's features of one image's views are: the mean of cos(f(x_v), f(x_w)) over pairs v < w
+    (EncoderMI, Liu et al. 2021).
 
     Args:
         features: (V, n, D), V at least 2.
@@ -27,14 +28,14 @@ def agreement(features: Tensor) -> Tensor:
 
 
 def in_correlation(difference: Tensor, z: Tensor, images: int) -> Tensor:
-    """How much of an image's own share S_x / n is in R - R_ref: n <R - R_ref, S_x> / ||S_x||_F^2, S_x = mean_v z_v
-    z_v'. It is 1 for a member and 0 for another where R_ref is R without it: the likelihood-ratio test under Gaussian
-    noise.
+    """How much of an image's own contribution S_x / N is in R - R_ref: N <R - R_ref, S_x> / ||S_x||_F^2, where
+    S_x = mean_v z_v z_v' and N is ``images``. It is 1 for a member and 0 for a non-member if R_ref is R without the
+    image's contribution. This is the likelihood-ratio test under Gaussian noise.
 
     Args:
         difference: R - R_ref (D, D).
         z: (V, n, D) projections of the views that the client may have summed.
-        images: how many the client's R is a mean over.
+        images: N, the number of images over which the client's R is a mean.
     Returns:
         (n,)
     """
@@ -45,15 +46,15 @@ def in_correlation(difference: Tensor, z: Tensor, images: int) -> Tensor:
 
 
 def nearest(entries: Tensor, z: Tensor) -> Tensor:
-    """(n,) the largest cosine of each z (n, D) with any of the ``entries`` (L, D)."""
+    """(n,) the largest cosine of each row of z (n, D) with any of the ``entries`` (L, D)."""
     return (F.normalize(z.double(), dim=1) @ F.normalize(entries.double(), dim=1).T).amax(1)
 
 
 def surrogate(features: Tensor, rows: Tensor, ridge: float) -> Tensor:
-    """A linear map W (D, K) from reference features (P, D) to the uploaded rows (P, K), by ridge regression: what a
-    server that sees representations of public images only can make of the client's encoder.
+    """A linear map W (D, K) from reference features (P, D) to the uploaded rows (P, K), by ridge regression. With it, a
+    server that sees only the outputs for public images can imitate the client's encoder.
 
-    ``ridge`` is relative to the mean of the features' squares.
+    ``ridge`` is relative to the mean diagonal entry of the features' Gram matrix.
     """
     x, y = features.double(), rows.double()
     gram = x.T @ x

@@ -1,6 +1,6 @@
-"""The base of every image encoder: square images to one feature vector each; and of those that see images in patches.
+"""The base classes of image encoders, and of encoders that see images in patches.
 
-Shapes: B batch, C channels, S image side, P patch side, N patches of an image, (S/P)^2, K of them that are shown.
+Shapes: B batch, C channels, S image side, P patch side, N = (S/P)^2 patches of an image, K shown patches.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ class Encoder(nn.Module):
 
 
 class PatchEncoder(Encoder):
-    """An encoder with a token for each square patch of an image, which can be shown some of them without the others."""
+    """An encoder with a token for each square patch of an image, to which a part of the patches can be shown."""
 
     patch: int  # P, pixels
 
     def tokens(self, images: Tensor, shown: Tensor | None = None) -> Tensor:
-        """(B, C, S, S) -> (B, N, dim), a token per patch, row by row; of ``shown`` (B, K), indices of patches: (B, K,
-        dim) in their order. Nothing is read of a patch that is not shown.
+        """(B, C, S, S) -> (B, N, dim), a token per patch, row by row.
+
+        With ``shown`` (B, K), indices of patches, the tokens are (B, K, dim) in the order of these indices, and do not
+        depend on the pixels of other patches.
         """
         raise NotImplementedError
 
@@ -36,9 +38,10 @@ class PatchEncoder(Encoder):
 
 
 def patches(images: Tensor, side: int) -> Tensor:
-    """(B, C, S, S) -> (B, N, C P P), P being ``side``: the images' patches row by row, each channel by channel.
+    """(B, C, S, S) -> (B, N, C P P): the patches of each image, row by row, with their pixels channel by channel. P is
+    ``side``.
 
-    Raises RuntimeError where ``side`` does not divide S.
+    Raises RuntimeError if ``side`` does not divide S.
     """
     batch, channels, size = images.shape[:3]
     grid = size // side
@@ -52,14 +55,14 @@ def chosen(rows: Tensor, indices: Tensor) -> Tensor:
 
 
 def device_of(network: nn.Module) -> torch.device:
-    """The device of its first parameter; the CPU where it has none."""
+    """The device of the network's first parameter; the CPU if it has no parameters."""
     return next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
 
 
 @torch.no_grad()
 def probe(network: nn.Module, image_size: int, channels: int) -> object:
-    """What the network makes of two black images, in eval mode; no buffer moves, no generator of torch's CPU either.
-    Raises what the network raises.
+    """The network's output for two images of zeros, in eval mode. Buffers and torch's CPU generator are left as they
+    were. Raises what the network raises.
     """
     modes = {module: module.training for module in network.modules()}
     images = torch.zeros(2, channels, image_size, image_size, device=device_of(network))

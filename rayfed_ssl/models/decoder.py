@@ -1,4 +1,4 @@
-"""The decoder of an autoencoder: features back to images, for FedAE.
+"""The decoder of an autoencoder, which maps features back to images, for FedAE.
 
 Shapes: B batch, C channels, S image side.
 """
@@ -11,10 +11,11 @@ from rayfed_ssl.models.heads import ModelConfig
 
 
 class Decoder(nn.Module):
-    """(B, dim) -> (B, C, S, S): a linear layer to a map of S/8, rounded up, then three transposed convolutions that
-    double it; what that is too wide by is cut off in equal parts, an odd row or column at the end.
+    """(B, dim) -> (B, C, S, S). A linear layer makes a map of side ceil(S/8), and three transposed convolutions double
+    the side. If the result is wider than S, its centre is cut out; of an odd excess, the larger part is cut off at the
+    end.
 
-    The output has no activation: it is compared with normalised images, which have both signs.
+    The output has no activation, because it is compared with normalised images, which have values of both signs.
     """
 
     def __init__(self, dim: int, config: ModelConfig, image_size: int, channels: int = 3) -> None:

@@ -1,7 +1,9 @@
 """The table of encoders and the plain convolutional ones among them.
 
-Every encoder maps (B, C, S, S) to (B, dim), S being ``data.image_size`` and C ``data.channels``. Ours scale all their
-channels by ``model.width``; beside them stand timm's and torchvision's.
+Every encoder maps (B, C, S, S) to (B, dim), where S is ``data.image_size`` and C is ``data.channels``. The encoders of
+the table scale all their channels by ``model.width``. Encoders of timm and torchvision are chosen by other names (see
+``library``).
+
 Shapes: B batch, C channels, S image side.
 """
 
@@ -27,18 +29,16 @@ from rayfed_ssl.models.library import LIBRARIES, check_library_name, is_library_
 from rayfed_ssl.models.resnet import resnet
 from rayfed_ssl.models.vit import vit_patch, vit_tiny
 
-OPTIONS = ("dropout", "representation", "channels", "patch")  # the keys of the model block that not every encoder has
+OPTIONS = ("dropout", "representation", "channels", "patch")  # keys of the model block that only some encoders have
 
 
 class Family(NamedTuple):
-    """How to build an encoder (from ``model:``, S and C), the smallest image it takes, which of ``OPTIONS`` it has; and
-    of a ``PatchEncoder`` the side of its patches, which divides S and is smaller.
-    """
+    """A row of the table of encoders."""
 
-    build: Callable[[ModelConfig, int, int], Encoder]
-    minimum: int
-    options: tuple[str, ...] = ()
-    patch: Callable[[ModelConfig], int] | None = None
+    build: Callable[[ModelConfig, int, int], Encoder]  # (the block ``model:``, S, C) -> the encoder
+    minimum: int  # the smallest S that it takes
+    options: tuple[str, ...] = ()  # those of ``OPTIONS`` that it has
+    patch: Callable[[ModelConfig], int] | None = None  # P of a ``PatchEncoder``, which divides S and is smaller
 
 
 class Stack(Encoder):
@@ -68,7 +68,7 @@ class GlobalAverage(nn.Module):
 
 
 def _conv(inputs: int, outputs: int, stride: int = 1, *, batch_norm: bool = False) -> list[nn.Module]:
-    """A 3x3 convolution, batch normalisation if asked for, and a ReLU."""
+    """A 3x3 convolution, then batch normalisation if ``batch_norm``, then a ReLU."""
     norm: list[nn.Module] = [nn.BatchNorm2d(outputs)] if batch_norm else []
     return [nn.Conv2d(inputs, outputs, 3, stride, padding=1), *norm, nn.ReLU(inplace=True)]
 
@@ -76,7 +76,7 @@ def _conv(inputs: int, outputs: int, stride: int = 1, *, batch_norm: bool = Fals
 def _pooled_flat(side: int, target: int) -> list[nn.Module]:
     """Average-pool (B, C, side, side) to (target, target) and flatten.
 
-    The window is fixed, because the gradient of adaptive pooling is not deterministic on a GPU.
+    The window has a fixed size, because the gradient of adaptive pooling is not deterministic on a GPU.
     """
     stride = side // target
     window = side - (target - 1) * stride
@@ -181,16 +181,16 @@ ENCODERS: Table[Family] = Table("encoder", "rayfed_ssl.encoders", _ROWS)
 
 
 def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int = 3) -> Encoder:
-    """The encoder ``name`` for (B, channels, image_size, image_size).
+    """The encoder ``name`` for images (B, channels, image_size, image_size).
 
     Raises:
-        UserError: an unknown name, an image size or a width it does not take, or a third-party encoder that
-            cannot be built, for whatever reason, or does not turn such images into features (B, dim).
+        UserError: the name is unknown, or the encoder does not take this image size or width. Also if a third-party
+            encoder cannot be built, for whatever reason, or does not map such images to features (B, dim).
     """
     check_encoder(name, config, image_size)
     origin = ENCODERS.origin(name)
     try:
-        made = _family(name).build(config, image_size, channels)
+        encoder = _family(name).build(config, image_size, channels)
     except UserError:
         raise
     except Exception as error:
@@ -200,17 +200,17 @@ def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int
         raise UserError(
             f"clients.encoders: {name!r} ({origin}) cannot be built for {shape} ({_reason(error)}); mend it there"
         ) from error
-    if origin is not None and (wrong := _wrong(made, channels, image_size, encoder_patch(name, config))):
+    if origin is not None and (wrong := _wrong(encoder, channels, image_size, encoder_patch(name, config))):
         raise UserError(f"clients.encoders: {name!r} ({origin}) gives {wrong}")
-    return made
+    return encoder
 
 
 def encoder_dim(name: str, config: ModelConfig, image_size: int, channels: int = 3) -> int:
-    """The width of an encoder's features. It is built without values; a third-party encoder that computes with its
-    values while it is built gets some, without a draw from any of the run's generators.
+    """The dimension of an encoder's features. The encoder is built on the meta device, without values. If that fails,
+    as for a third-party encoder that computes with its values, it is built with values from a generator of its own.
 
     Raises:
-        UserError: as :func:`build_encoder`.
+        UserError: see :func:`build_encoder`.
     """
     try:
         with torch.device("meta"):
@@ -221,7 +221,7 @@ def encoder_dim(name: str, config: ModelConfig, image_size: int, channels: int =
 
 
 def _wrong(made: object, channels: int, image_size: int, patch: int | None) -> str:
-    """What is wrong with a third-party encoder, whose row says ``patch``; empty where nothing is."""
+    """What is wrong with a third-party encoder; empty if nothing is. ``patch`` is the side that its row says."""
     if not isinstance(made, nn.Module):
         return f"{type(made).__name__}; must be a rayfed_ssl.models.base.Encoder"
     dim = getattr(made, "dim", None)
@@ -230,7 +230,7 @@ def _wrong(made: object, channels: int, image_size: int, patch: int | None) -> s
     if patch is not None and not (isinstance(made, PatchEncoder) and made.patch == patch):
         return f"{type(made).__name__}; must be a rayfed_ssl.models.PatchEncoder with patch={patch}, as its row says"
     if device_of(made).type == "meta":
-        return ""  # asked for its size alone
+        return ""  # it was built without values, only to learn its dim
     shape = (2, channels, image_size, image_size)
     try:
         features = probe(made, image_size, channels)
@@ -241,15 +241,16 @@ def _wrong(made: object, channels: int, image_size: int, patch: int | None) -> s
 
 
 def _reason(error: Exception) -> str:
+    """The error's class and message in one line."""
     return printable(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
 EncoderName = Annotated[str, NameOf(lambda: ENCODERS, " or ".join(f"{library}/NAME" for library in LIBRARIES))]
-"""A text that :func:`check_encoder_name` takes."""
+"""A text that :func:`check_encoder_name` accepts."""
 
 
 def check_encoder_name(name: str, key: str = "clients.encoders") -> None:
-    """Raise UserError for a name that is in no table, or whose library is not installed: one line with the closest."""
+    """Raise UserError for an unknown name, or one whose library is not installed. The line suggests a similar name."""
     if is_library_name(name):
         check_library_name(name, key)
     elif name not in ENCODERS:
@@ -258,8 +259,8 @@ def check_encoder_name(name: str, key: str = "clients.encoders") -> None:
 
 
 def check_encoder(name: str, config: ModelConfig, image_size: int) -> None:
-    """Raise the UserError that building this encoder would raise, without building it: of a library's encoder all but
-    whether it takes the image size.
+    """Raise the UserError that building this encoder would raise, without building it. Whether the encoder of a library
+    takes the image size shows only when it is built.
     """
     check_encoder_name(name)
     family = _family(name)
@@ -277,8 +278,8 @@ def check_encoder(name: str, config: ModelConfig, image_size: int) -> None:
 
 
 def check_options(names: Iterable[str], config: ModelConfig) -> None:
-    """Raise ValueError for a key of ``OPTIONS`` that is given though none of the encoders has it: of several
-    architectures those take it that do.
+    """Raise ValueError for a key of ``OPTIONS`` that is given, although none of the encoders ``names`` has it. It is
+    enough that one of them has it.
     """
     has = {key for name in names for key in _family(name).options}
     for key in OPTIONS:
@@ -288,13 +289,15 @@ def check_options(names: Iterable[str], config: ModelConfig) -> None:
 
 
 def encoder_patch(name: str, config: ModelConfig) -> int | None:
-    """The side of an encoder's patches, in pixels; None: it is no ``PatchEncoder``."""
+    """The side of an encoder's patches, in pixels; None if it is no ``PatchEncoder``."""
     patch = _family(name).patch
     return None if patch is None else patch(config)
 
 
 def check_patches(names: Iterable[str], config: ModelConfig, objective: str) -> None:
-    """Raise ValueError for an encoder that cannot be shown some of an image's patches, as the objective needs."""
+    """Raise ValueError if the objective shows encoders a part of an image's patches, and one of ``names`` is no
+    ``PatchEncoder``.
+    """
     for name in names:
         if encoder_patch(name, config) is None:
             able = ", ".join(known for known, family in ENCODERS.items() if family.patch is not None)
@@ -305,7 +308,9 @@ def check_patches(names: Iterable[str], config: ModelConfig, objective: str) -> 
 
 
 def _family(name: str) -> Family:
-    """The row of an encoder; a library's has no options, and its smallest image shows when it is built."""
+    """The row of an encoder. A library's encoder gets a row without options; the smallest image that it takes shows
+    only when it is built.
+    """
     if is_library_name(name):
         return Family(lambda config, image_size, channels: library_encoder(name, image_size, channels), minimum=1)
     return ENCODERS[name]

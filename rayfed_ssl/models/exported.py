@@ -1,10 +1,10 @@
-"""An exported encoder: what says how to build it, what its files are called, and how to load it.
+"""Exported encoders: their descriptions, the names of their files, and how to find and load them.
 
-Three lines do it, without the run's data::
+Loading one needs three lines, and not the run's data::
 
-from rayfed_ssl.models import load_exported
-encoder = load_exported("runs/demo")     # or load_exported("runs/demo", "client-00003")
-features = encoder(images)               # (B, C, S, S), normalised as encoder/global.json says -> (B, dim)
+    from rayfed_ssl.models import load_exported
+    encoder = load_exported("runs/demo")     # or load_exported("runs/demo", "client-00003")
+    features = encoder(images)               # (B, C, S, S), normalised as encoder/global.json says -> (B, dim)
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from rayfed_ssl.models.library import LibraryEncoder
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.values import load_values, read_safetensors
 
-GLOBAL = "global"  # the name of the files of the encoder that no client owns
+GLOBAL = "global"  # the name, without suffix, of the global encoder's files
 _ONE = "nothing: the run has one encoder, the global one"
 
 
 class NoEncoder(UserError):
-    """A run folder holds no encoder."""
+    """A run folder contains no encoder."""
 
 
 def describe(network: Network) -> dict[str, Any]:
-    """What ``rebuild`` needs to make this network's encoder again, ready for JSON.
+    """What ``rebuild`` needs to build this network's encoder again, as plain values for JSON.
 
-    Of a library's encoder it also says the library's version, the arguments it was asked for with, and the stem.
+    For a library's encoder it also has the library's version, the arguments that built the network, and its stem.
     """
     encoder = network.encoder
     description = {
@@ -53,12 +53,12 @@ def describe(network: Network) -> dict[str, Any]:
 
 
 def rebuild(description: Mapping[str, Any]) -> Encoder:
-    """The encoder of a description, with fresh weights and in eval mode.
+    """The encoder that a description names, with new initial values and in eval mode.
 
-    Keys other than ``describe``'s are ignored; without ``channels`` there are 3.
+    Keys that ``describe`` does not write are ignored. Without the key ``channels`` there are 3 channels.
 
     Raises:
-        UserError: a key is missing or has no such value, or the encoder is not known here.
+        UserError: a key is missing or has a value that is not allowed, or the encoder is unknown.
     """
     for key in ("encoder", "image_size", "model"):
         if key not in description:
@@ -73,37 +73,37 @@ def rebuild(description: Mapping[str, Any]) -> Encoder:
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """An exported encoder as it lies on the disk. ``path`` is its json, which is read when it is asked for.
+    """An exported encoder on the disk. ``path`` is its JSON file, which is read when it is first needed.
 
-    ``description`` and ``values`` raise UserError where the json is damaged.
+    ``description`` and ``values`` raise UserError if the JSON file is damaged.
     """
 
     path: Path
 
     @property
     def stem(self) -> str:
-        """The name of its files: ``global``, ``client-00003``, ``client-00003-ward-7``."""
+        """The name of its files without suffix: ``global``, ``client-00003``, ``client-00003-ward-7``."""
         return self.path.stem
 
     @property
     def client(self) -> int | None:
-        """Whose encoder it is; None: the global one."""
+        """The client whose encoder it is; None: it is the global one."""
         return _client_of(self.stem)
 
     def before_training(self, own: bool) -> str:
-        """What an evaluation calls the encoder that this one was before training: its architecture, as all that have
-        it began alike; its own name, where clients began with ``own`` values (``model.initial``).
+        """How an evaluation names this encoder's state before training: by its architecture, because all clients with
+        the same architecture began alike; if clients began with ``own`` values (``model.initial``), by its own name.
         """
         return self.stem if own and self.client is not None else self.architecture
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the json says."""
+        """The content of the JSON file."""
         return self._read[0]
 
     @property
     def values(self) -> Path:
-        """The file that its values lie in, beside the json."""
+        """The file of its values, beside the JSON file."""
         return self._read[1]
 
     @property
@@ -112,14 +112,15 @@ class ExportedFile:
         return str(self.description["encoder"])
 
     def load(self) -> Encoder:
-        """The encoder on the CPU and in eval mode. Raises UserError for what :func:`load_exported` refuses."""
+        """The encoder on the CPU, in eval mode. Raises UserError if its files are damaged, or do not fit each other."""
         encoder = rebuild(self.description)
-        values, whose = read_safetensors(self.values), f"encoder {self.description['encoder']!r}"
-        load_values(encoder, values, whose, str(self.values))
+        values, who = read_safetensors(self.values), f"encoder {self.description['encoder']!r}"
+        load_values(encoder, values, who, str(self.values))
         return encoder
 
     @cached_property
     def _read(self) -> tuple[dict[str, Any], Path]:
+        """(description, file of values). Raises UserError."""
         try:
             description = json.loads(self.path.read_text(encoding="utf-8"))
             str(description["encoder"])
@@ -133,7 +134,8 @@ def file_name(client: int | None, names: Sequence[str] | None) -> str:
     """The name, without suffix, of the files of a client's encoder, or of the global one.
 
     Args:
-        names: of the clients, where they were given any.
+        client: the client's number; None: the global encoder.
+        names: the clients' names, if they have any.
     """
     if client is None:
         return GLOBAL
@@ -142,31 +144,31 @@ def file_name(client: int | None, names: Sequence[str] | None) -> str:
 
 
 def exported_files(folder: Path) -> list[ExportedFile]:
-    """The encoders that a run folder, or an ``encoder/`` folder, holds, in the order of their names."""
+    """The encoders in a run folder or an ``encoder/`` folder, sorted by name."""
     inside = folder / "encoder"
     return [ExportedFile(path) for path in sorted((inside if inside.is_dir() else folder).glob("*.json"))]
 
 
 def exported_by(run: Path) -> list[ExportedFile]:
-    """The encoders that the run in a folder ended with. Raises NoEncoder where there are none."""
+    """The encoders that the run in a folder exported at its end. Raises NoEncoder if there are none."""
     if found := exported_files(run / "encoder"):
         return found
     raise NoEncoder(f"{run}: found no encoder in {run / 'encoder'}; the run has not finished, or it diverged")
 
 
 def held_by(client: int | None, files: Iterable[ExportedFile]) -> ExportedFile | None:
-    """The one of ``files`` with a client's encoder, or with the global one; None: none has it."""
+    """The one of ``files`` that has a client's encoder, or, without ``client``, the global one; None if none has it."""
     return next((file for file in files if (file.stem == GLOBAL if client is None else file.client == client)), None)
 
 
 def find(run: Path, client: int | str | None = None) -> ExportedFile:
-    """The global encoder of the run in a folder, or that of ``client``, by its number or its name; what is a number
-    means one, also where a client is called so.
+    """The global encoder of the run in a folder, or the encoder of ``client``.
 
-    Without ``client``, a run that has no global encoder has to have one client.
-
+    Args:
+        client: the client's number or name. Digits are a number, even if they are the name of a client. None: the
+            global encoder; if the run has none, the encoder of its only client.
     Raises:
-        UserError: no finished run, no such client, or several encoders and none asked for.
+        UserError: the run has no encoders, no such client, or several encoders and ``client`` is not given.
     """
     files = exported_by(run)
     own = {file.client: file for file in files if file.client is not None}
@@ -184,7 +186,9 @@ def find(run: Path, client: int | str | None = None) -> ExportedFile:
 
 
 def _number_of(name: str, own: Mapping[int, ExportedFile], run: Path) -> int:
-    """The client of this name, among those whose encoders ``own`` has. Raises UserError where none is called so."""
+    """The number of the client that is called ``name``, among the clients in ``own``. Raises UserError if there is
+    none.
+    """
     names = {str(file.description["client_name"]): n for n, file in own.items() if "client_name" in file.description}
     if name in names:
         return names[name]
@@ -197,7 +201,7 @@ def _number_of(name: str, own: Mapping[int, ExportedFile], run: Path) -> int:
 
 
 def _some(words: Iterable[str]) -> str:
-    """The first 20, and whether there are more."""
+    """The first 20 words, with ".." if there are more."""
     known = list(words)
     return ", ".join(known[:20]) + (", .." if len(known) > 20 else "")
 
@@ -206,11 +210,13 @@ def load_exported(folder: Path | str, name: str = GLOBAL) -> Encoder:
     """The exported encoder ``name`` of a run folder, or of its ``encoder/`` folder, on the CPU and in eval mode.
 
     Args:
-        name: ``global``, or a client's: ``client-00003``, whatever name follows that in its file's.
+        name: ``global``, or that of a client's encoder, such as ``client-00003``; the client's own name, which follows
+            it in the names of files, may be left out.
 
     Raises:
-        UserError: there is no such encoder, it is damaged, or its values are not, by names and shapes, exactly those of
-            the encoder that its json describes. ``num_batches_tracked`` and other integers are not exported.
+        UserError: there is no such encoder, its files are damaged, or the names and shapes of its values are not
+            exactly those of the encoder that its JSON file describes. ``num_batches_tracked`` and other integers are
+            not exported.
     """
     files = exported_files(Path(folder))
     found = next((file for file in files if file.stem == name), None)
@@ -224,6 +230,6 @@ def load_exported(folder: Path | str, name: str = GLOBAL) -> Encoder:
 
 
 def _client_of(stem: str) -> int | None:
-    """The client whose encoder a file of this name holds; None of the global one."""
+    """The client whose encoder is in the files of this name; None if it is the global one."""
     match = re.fullmatch(r"client-(\d+)(-.*)?", stem)
     return int(match[1]) if match else None

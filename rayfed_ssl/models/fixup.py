@@ -1,7 +1,8 @@
 """Fixup-ResNet-20, eight times as wide: a residual network without normalisation (Zhang, Dauphin and Ma 2019).
 
-The backbone of FedSC (Jing et al. 2024), whose correlation sharing needs encoders that treat each sample by itself.
+The backbone of FedSC (Jing et al. 2024), whose correlation sharing needs encoders that process each sample separately.
 Differs: the scalar bias before the final linear layer is left to the heads.
+
 Shapes: B batch, C channels, S image side.
 """
 
@@ -16,6 +17,7 @@ from rayfed_ssl.models.heads import ModelConfig
 
 
 def _scalar(value: float) -> nn.Parameter:
+    """A parameter (1,) with this value."""
     return nn.Parameter(torch.full((1,), value))
 
 
@@ -24,13 +26,13 @@ def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 def shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
-    """Every ``stride``-th pixel, which is a strided 1x1 average pool, and zero channels up to ``channels``."""
+    """Every ``stride``-th pixel of ``x`` (a strided 1x1 average pool), padded with zeros to ``channels`` channels."""
     pooled = F.avg_pool2d(x, kernel_size=1, stride=stride)
     return F.pad(pooled, (0, 0, 0, 0, 0, channels - x.shape[1]))
 
 
 class FixupBlock(nn.Module):
-    """Two convolutions with a scalar bias before each convolution and each ReLU and one multiplier (section 3)."""
+    """Two convolutions, a scalar bias before each convolution and each ReLU, and one multiplier (section 3)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -50,7 +52,9 @@ class FixupBlock(nn.Module):
 
 
 class FixupResNet(Encoder):
-    """Three stages of ``depth`` blocks; total stride 4. Depth 3 is the 20-layer network."""
+    """(B, C, S, S) -> (B, dim): three stages of ``depth`` blocks with a total stride of 4. Depth 3 is the 20-layer
+    network.
+    """
 
     def __init__(self, widths: tuple[int, int, int], depth: int, channels: int = 3) -> None:
         super().__init__()
@@ -73,9 +77,8 @@ class FixupResNet(Encoder):
 
 @torch.no_grad()
 def fixup_init(network: FixupResNet) -> None:
-    """Rules 1 and 2 of Fixup: the last layer of each branch is zero, the others He times L^(-1/(2m-2)).
-
-    L is the number of residual branches and m = 2 the layers in each.
+    """Rules 1 and 2 of Fixup: the last layer of each residual branch is zero, and the other layers of the branches have
+    He's initialisation times L^(-1/(2m-2)). L is the number of branches, and m = 2 the layers in each.
     """
     scale = len(network.blocks) ** -0.5
     for module in network.modules():
@@ -88,6 +91,6 @@ def fixup_init(network: FixupResNet) -> None:
 
 
 def fixup_resnet20(config: ModelConfig, image_size: int, channels: int = 3) -> FixupResNet:
-    """16, 32 and 64 channels times 8, times ``model.width``; 512-d features at width 1."""
+    """Fixup-ResNet-20 with 16, 32 and 64 channels times 8 times ``model.width``: 512-d features at width 1."""
     first, second, third = (config.scaled(8 * c) for c in (16, 32, 64))
     return FixupResNet((first, second, third), depth=3, channels=channels)

@@ -1,4 +1,4 @@
-"""Model configuration and the heads that stand on an encoder: projector g, predictor p and what they may look like.
+"""The block ``model:``, and the shapes of heads on an encoder: projector g and predictor p.
 
 Shapes: B batch, D embedding.
 """
@@ -30,21 +30,22 @@ class HeadConfig(Block):
     """Whether linear layers have a bias."""
 
 
-# The heads of the papers, usable by name in YAML: ``model: {projector: fedsc}``. Their input is the encoder's feature
-# (512 of a ResNet-18, 2048 in FedCA).
+# The heads of the papers, which YAML may name: ``model: {projector: fedsc}``. Their input is the encoder's feature
+# (512-d for a ResNet-18, 2048-d in FedCA).
 HEAD_SHAPES: dict[str, HeadConfig] = {
     "flesd": HeadConfig(hidden=(512,), dim=128),
     "fedsc": HeadConfig(hidden=(1024,), dim=512),  # projector and, in its BYOL family, predictor
-    "easyfl": HeadConfig(hidden=(4096,), dim=2048, batch_norm="hidden"),  # FedBYOL, FedU, FedEMA; predictor likewise
-    "fedca": HeadConfig(hidden=(2048,), dim=128),  # the paper says "MLP to 128"; the hidden width is SimCLR's: dim of h
+    "easyfl": HeadConfig(hidden=(4096,), dim=2048, batch_norm="hidden"),  # both heads of FedBYOL, FedU and FedEMA
+    "fedca": HeadConfig(hidden=(2048,), dim=128),  # the paper says "MLP to 128"; as in SimCLR, hidden is as wide as h
     "fedx": HeadConfig(hidden=(512,), dim=256),
     "fedx_predictor": HeadConfig(hidden=(256,), dim=256),
     "orchestra": HeadConfig(hidden=(512,), dim=512, batch_norm="all", bias=False),
-    "orchestra_byol": HeadConfig(hidden=(1024,), dim=512, batch_norm="hidden"),  # its authors' BYOL, both heads
+    "orchestra_byol": HeadConfig(hidden=(1024,), dim=512, batch_norm="hidden"),  # both heads of its authors' BYOL
 }
 
 
 def _named_head(value: Any) -> Any:
+    """The head that ``value`` names, if it is a text; else ``value``."""
     if not isinstance(value, str):
         return value
     if value not in HEAD_SHAPES:
@@ -84,6 +85,7 @@ class StartConfig(Block):
 
 
 def _named_start(value: Any) -> Any:
+    """The block with ``value`` as its path, if it is a path or a text; else ``value``."""
     return {"path": value} if isinstance(value, str | Path) else value
 
 
@@ -124,17 +126,19 @@ class ModelConfig(Block):
     """The decoder of masked patches (``mae``)."""
 
     def scaled(self, channels: int) -> int:
-        """``channels`` times ``width``, rounded, at least 4."""
+        """``channels`` times ``width``, rounded, but at least 4."""
         return max(4, round(channels * self.width))
 
     @property
     def projection_dim(self) -> int:
-        """D: the dimension of the space the objective works in."""
+        """D, the dimension of the space in which the objective works."""
         return self.calibration or self.projector.dim
 
     @property
     def resolved_predictor(self) -> HeadConfig:
-        """The predictor D -> D; where none is given, hidden layers like the projector's and a plain last layer."""
+        """The predictor, from D to D dimensions. If none is given, it has hidden layers like the projector's, and a
+        last layer without BatchNorm.
+        """
         if self.predictor is not None:
             return self.predictor
         norm: Literal["none", "hidden"] = "none" if self.projector.batch_norm == "none" else "hidden"
@@ -142,10 +146,10 @@ class ModelConfig(Block):
 
 
 def mlp(in_dim: int, config: HeadConfig) -> nn.Sequential:
-    """(B, in_dim) -> (B, config.dim). Without hidden layers it is one linear layer.
+    """A multilayer perceptron (B, in_dim) -> (B, config.dim). Without hidden layers it is one linear layer.
 
-    ``batch_norm``: ``hidden`` normalises before each ReLU, ``all`` also the output, there without scale and shift
-    (SimSiam, Chen and He 2021, section 4.3).
+    With ``batch_norm="hidden"`` there is BatchNorm before each ReLU; with ``all`` there is also one of the output,
+    without scale and shift (SimSiam, Chen and He 2021, section 4.3).
     """
     layers: list[nn.Module] = []
     for width in config.hidden:

@@ -1,18 +1,18 @@
 """Encoders of timm and torchvision: ``timm/resnet18``, ``torchvision/vit_b_16``.
 
-Only architectures are taken. Values are drawn afresh, nothing is downloaded; ``model.start`` loads values. The
-classifier is left out: images (B, C, S, S) become the features (B, dim) that it would have read. ``model.width`` is 1.
-Of more than three channels the first convolution of torchvision's networks draws the weights of the others anew, as
-widely spread as those of the first three.
+Only the architectures are used. Values are initialised anew, and nothing is downloaded; ``model.start`` loads values.
+The classifier is removed: an encoder maps images (B, C, S, S) to the classifier's input, features (B, dim).
+``model.width`` must be 1. For more than three channels, the first convolution of a torchvision network keeps its
+weights for the first three channels, and those for the others are drawn with the same standard deviation.
 
-Below 96 px two families get a stem for small images; all others keep the library's:
+Below 96 px, two families get a stem for small images; all others keep the library's stem:
 
-- ResNets (timm's and torchvision's class ``ResNet``): the first convolution has stride 1, a 7x7 one becomes 3x3, and
-  there is no max-pool. This is the stem of He et al. 2016, section 4.2.
+- ResNets (the class ``ResNet`` of timm and of torchvision): the first convolution has stride 1, a 7x7 convolution
+  becomes 3x3, and there is no max-pool. This is the stem of He et al. 2016, section 4.2.
 - Vision transformers with one patch size: the patch is the largest that divides the side into 8 to 16 patches. At 32 px
-  ``timm/vit_tiny_patch16_224`` has patches of 4. At 96 px and above the patch in the name holds.
+  ``timm/vit_tiny_patch16_224`` has patches of 4 px. From 96 px on, the patch is that of the name.
 
-Networks of any family that are made for one image size are made for S.
+A network that is built for a fixed image size is built for S.
 On a GPU, the gradient of the pooling in torchvision's AlexNet and VGGs is not deterministic.
 
 Shapes: B batch, C channels, S image side.
@@ -38,17 +38,17 @@ from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.models.base import Encoder, probe
 
 _models = LazyModule("torchvision.models")
-SMALL = 96  # px; below, the stems for small images
-PATCHES = range(8, 17)  # a side, of a small image
-PATCHED = ("beit", "cait", "deit", "eva", "vision_transformer", "vision_transformer_relpos")  # timm's modules of them
-HEADS = ("fc", "classifier", "head", "heads")  # where torchvision's networks have their classifier
+SMALL = 96  # px; smaller images have stems of their own
+PATCHES = range(8, 17)  # allowed numbers of patches along the side of a small image
+PATCHED = ("beit", "cait", "deit", "eva", "vision_transformer", "vision_transformer_relpos")  # timm's modules of ViTs
+HEADS = ("fc", "classifier", "head", "heads")  # attributes of torchvision's networks that hold the classifier
 NO_CLASSIFIER_BESIDE = {"googlenet": {"aux_logits": False}, "inception_v3": {"aux_logits": False}}
 INITIALISED = {"googlenet": {"init_weights": True}, "inception_v3": {"init_weights": True}}
 
 
 @dataclass(frozen=True)
 class Made:
-    """A network of a library without its classifier, and how it was asked for."""
+    """A library's network without its classifier, the arguments that built it, and its stem in words."""
 
     network: nn.Module
     arguments: Mapping[str, object] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class Made:
 
 
 class Library(NamedTuple):
-    """What is asked of a library: the names of its image classifiers, and to make one, for S and C."""
+    """What this module needs of a library."""
 
-    names: Callable[[], tuple[str, ...]]
-    make: Callable[[str, int, int], Made]
+    names: Callable[[], tuple[str, ...]]  # the names of its image classifiers
+    make: Callable[[str, int, int], Made]  # (name, S, C) -> the network
 
 
 class LibraryEncoder(Encoder):
-    """A network of a library; its values are called ``body.`` and the library's own name for them."""
+    """A library's network as an encoder. The names of its values are the library's, after ``body.``."""
 
     def __init__(self, made: Made, dim: int, library: str) -> None:
         super().__init__()
@@ -80,12 +80,12 @@ class LibraryEncoder(Encoder):
 
 
 def is_library_name(name: str) -> bool:
-    """Whether ``name`` is of the form ``timm/..`` or ``torchvision/..``."""
+    """Whether ``name`` has the form ``timm/..`` or ``torchvision/..``."""
     return name.split("/")[0] in LIBRARIES and "/" in name
 
 
 def check_library_name(name: str, key: str) -> None:
-    """Raise UserError where the library is not installed or has no such image classifier."""
+    """Raise UserError if the library is not installed, or has no such image classifier."""
     library, _, model = name.partition("/")
     if library == "timm":
         _timm(key)
@@ -101,7 +101,7 @@ def _version(library: str) -> str:
 
 
 def _timm(key: str = "clients.encoders") -> ModuleType:
-    """timm, imported when a run first names one of its models: that takes seconds."""
+    """The module timm. It is imported only if a run names one of its models, because that takes seconds."""
     try:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:
@@ -127,10 +127,10 @@ def _torchvision_names() -> tuple[str, ...]:
 def library_encoder(name: str, image_size: int, channels: int) -> LibraryEncoder:
     """The encoder ``timm/NAME`` or ``torchvision/NAME`` for images (B, channels, image_size, image_size).
 
-    Two black images are sent through it once, which gives ``dim``.
+    Its ``dim`` is found by passing two images of zeros through it.
 
     Raises:
-        UserError: the network does not take images of this size, or does not give one feature vector per image.
+        UserError: the network does not take images of this size, or does not return one feature vector per image.
     """
     library, _, model = name.partition("/")
     refused = f"data.image_size: found {image_size}; encoder {name!r} does not take it"
@@ -145,7 +145,9 @@ def library_encoder(name: str, image_size: int, channels: int) -> LibraryEncoder
 
 
 def patch_side(image_size: int) -> int:
-    """The largest patch that divides a small image's side into 8 to 16. Raises ValueError where none does."""
+    """The largest patch side that divides a small image's side into 8 to 16 patches. Raises ValueError if there is
+    none.
+    """
     fitting = [image_size // count for count in PATCHES if image_size % count == 0]
     if not fitting:
         raise ValueError("no patch size divides the side into 8 to 16 patches")
@@ -188,7 +190,10 @@ def _make_torchvision(name: str, image_size: int, channels: int) -> Made:
 
 
 def _torchvision_vit(name: str, image_size: int, patch: int | None) -> tuple[nn.Module, dict[str, Any]]:
-    """torchvision fixes each transformer's patch in its function: its other sizes, read off an empty one, and ours."""
+    """(network, arguments): the vision transformer ``name`` with another image size, and with another patch if one is
+    given. torchvision's function for ``name`` fixes the patch, so the other sizes are read from a network that it
+    builds on the meta device.
+    """
     with torch.device("meta"):
         named = _models.get_model(name, weights=None)
     arguments = {"image_size": image_size, "patch_size": named.patch_size if patch is None else patch}
@@ -203,7 +208,7 @@ def _torchvision_vit(name: str, image_size: int, patch: int | None) -> tuple[nn.
 
 
 def without_stride(network: nn.Module) -> str:
-    """Change a ResNet's stem in place to one for small images; returns it in words."""
+    """Change a ResNet's stem in place to the one for small images, and return a description of it."""
     stem: nn.Module = network.get_submodule("conv1")
     first = stem if isinstance(stem, nn.Conv2d) else next(m for m in stem.modules() if isinstance(m, nn.Conv2d))
     first.stride = (1, 1)
@@ -216,18 +221,19 @@ def without_stride(network: nn.Module) -> str:
 
 
 def _drop_classifier(network: nn.Module) -> None:
-    """Put nothing in the place of the last linear (SqueezeNet: convolutional) layer of the classifier."""
+    """Replace the last linear layer of the classifier (in SqueezeNet, the last convolution) by the identity."""
     head = next(name for name in HEADS if hasattr(network, name))
     layers = [(name, layer) for name, layer in network.named_modules() if f"{name}.".startswith(f"{head}.")]
     linear = [name for name, layer in layers if isinstance(layer, nn.Linear)]
-    last = (linear or [name for name, layer in layers if isinstance(layer, nn.Conv2d)])[-1]
-    parent, _, attribute = last.rpartition(".")
+    last_name = (linear or [name for name, layer in layers if isinstance(layer, nn.Conv2d)])[-1]
+    parent, _, attribute = last_name.rpartition(".")
     setattr(network.get_submodule(parent), attribute, nn.Identity())
 
 
 def _first_convolution(network: nn.Module, channels: int) -> None:
-    """Let the first convolution read so many channels; it keeps its initial values of as many of its first. Those of
-    further ones are drawn from the normal distribution with the deviation of the ones kept.
+    """Replace the first convolution by one that reads ``channels`` channels. It keeps the initial weights of the
+    channels that the old one had; those of further channels are drawn from a normal distribution with the standard
+    deviation of the ones kept.
     """
     name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
     window: dict[str, Any] = {key: getattr(first, key) for key in ("kernel_size", "stride", "padding")}

@@ -1,8 +1,9 @@
-"""A client's network: encoder f, projector g, predictor p, and the heads other objectives need.
+"""A client's network: encoder f, projector g, predictor p, and the heads of other objectives.
 
-Which heads there are is the objective's choice; the encoder is built first, so one seed gives one encoder whatever
-stands on it. ``HEADS`` is the table of heads, which others can add to. Shapes: B batch, C channels, S image side, D
-projection.
+The objective and the method choose the heads. The encoder is built first, so a seed gives the same encoder with any
+heads. ``HEADS`` is the table of heads, which other packages can extend.
+
+Shapes: B batch, C channels, S image side, D projection.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ ROTATIONS = 4  # 0, 90, 180, 270 degrees
 class HeadInputs:
     """What a head is built from."""
 
-    dim: int  # of the encoder's features
+    dim: int  # dimension of the encoder's features
     config: ModelConfig
     image_size: int
-    channels: int  # of the images
-    classes: int | None  # of the data, or of the client's own task
-    objective: Block | None  # the run's ``objective:`` block, where a third-party head has its keys
-    patch: int | None = None  # the side of the encoder's patches, in pixels; None: it cannot be shown some of them
+    channels: int  # channels of the images
+    classes: int | None  # classes of the data, or of the client's own task
+    objective: Block | None  # the run's block ``objective:``, which has the keys of a third-party head
+    patch: int | None = None  # the side of the encoder's patches, in pixels; None: it is no ``PatchEncoder``
 
 
 Builder = Callable[[HeadInputs], nn.Module]
-"""Makes a head. Its values come from torch's global generator, which is seeded then."""
+"""Builds a head. Its values come from torch's global generator, which the caller has seeded."""
 
 
 def _projector(inputs: HeadInputs) -> nn.Module:
@@ -96,11 +97,11 @@ def _patch_decoder(inputs: HeadInputs) -> nn.Module:
 
 
 class Network(nn.Module):
-    """Encoder f -> projector g (-> calibration) -> predictor p, with optional prototypes of projections, classifier,
-    rotation heads (of features, or of projections), decoder and decoder of patches, or third-party heads.
+    """Encoder f -> projector g (-> calibration) -> predictor p. Further heads are optional: prototypes of projections,
+    a classifier, rotation heads of features or of projections, a decoder, a decoder of patches, and third-party heads.
 
-    A head is the attribute of its name in ``HEADS``. One that was not asked for is None; the method that needs it says
-    so.
+    Each head is an attribute with its name in ``HEADS``. It is None if the network was built without it; the functions
+    that need it raise RuntimeError then.
     """
 
     projector: nn.Module | None
@@ -120,12 +121,12 @@ class Network(nn.Module):
 
     @property
     def dim(self) -> int:
-        """The dimension of the features h = f(x)."""
+        """The dimension of features h = f(x)."""
         return self.encoder.dim
 
     @property
     def projection_dim(self) -> int:
-        """D: the dimension of z = g(f(x)), after the calibration layer where there is one."""
+        """D, the dimension of z = g(f(x)), after the calibration layer if there is one."""
         return self.config.projection_dim
 
     def represent(self, images: Tensor) -> Tensor:
@@ -134,13 +135,13 @@ class Network(nn.Module):
 
     @property
     def patch_encoder(self) -> PatchEncoder:
-        """The encoder, where it can be shown some of an image's patches. Raises RuntimeError where it cannot."""
+        """The encoder as a ``PatchEncoder``. Raises RuntimeError if it is none."""
         if not isinstance(self.encoder, PatchEncoder):
             raise RuntimeError(f"encoder {self.encoder_name!r} cannot be shown some of an image's patches")
         return self.encoder
 
     def project_features(self, features: Tensor) -> Tensor:
-        """g(h): (B, dim) -> (B, D), with the calibration layer where there is one."""
+        """g(h): (B, dim) -> (B, D), with the calibration layer if there is one."""
         z = self.through("projector", features)
         return z if self.calibration is None else self.through("calibration", z)
 
@@ -154,17 +155,17 @@ class Network(nn.Module):
 
     @property
     def prototype_rows(self) -> Tensor:
-        """C (K, D): the prototypes of projections, a parameter."""
+        """C (K, D), the prototypes of projections: a parameter. Raises RuntimeError if there are none."""
         if self.prototypes is None:
             raise RuntimeError("this network was built without prototypes")
         return self.prototypes.weight
 
     def classify_projected_rotation(self, images: Tensor) -> Tensor:
-        """Logits of the four quarter turns, from projections: (B, C, S, S) -> (B, 4)."""
+        """Logits of the four rotations, from projections: (B, C, S, S) -> (B, 4)."""
         return self.through("projected_rotation", self.project(images))
 
     def through(self, head: str, *inputs: Tensor) -> Tensor:
-        """What one of ``HEADS`` makes of its inputs. Raises RuntimeError where it was not asked for."""
+        """The output of a head for its inputs. Raises RuntimeError if the network was built without it."""
         module = getattr(self, head, None)
         if module is None:
             raise RuntimeError(f"this network was built without a {head}")
@@ -173,7 +174,7 @@ class Network(nn.Module):
 
 
 def _wrong(name: str, row: object) -> str:
-    """What is wrong with a third-party head; empty where nothing is."""
+    """What is wrong with a third-party head; empty if nothing is."""
     if not callable(row):
         return "which is not callable; must make a module from rayfed_ssl.models.network.HeadInputs"
     if not name.isidentifier() or name.startswith("_"):
@@ -201,8 +202,9 @@ HEADS: Table[Builder] = Table(
 
 
 def in_order(heads: Iterable[str]) -> list[str]:
-    """The heads in the order in which they are built, drawn and packed: ours as in the table, then others by name,
-    whichever of them was loaded first. Raises UserError for one that is not in ``HEADS``.
+    """The heads in the order in which they are built, initialised and packed: first this package's heads, as in the
+    table, then third-party heads by name, in whatever order they were loaded. Raises UserError for a head that is not
+    in ``HEADS``.
     """
     wanted = frozenset(heads)
     for name in sorted(wanted - HEADS.keys()):
@@ -221,12 +223,16 @@ def build_network(
     channels: int = 3,
     objective: Block | None = None,
 ) -> Network:
-    """The network of a client with the named encoder and the heads asked for, of ``HEADS``; ``calibration`` comes with
-    the projector where the config has it.
+    """A client's network. Its values come from torch's global generator: call it within ``seeding.forked(...)``.
 
-    Weights come from torch's global generator: call it inside ``seeding.forked(...)``. ``classes`` is the classifier's
-    output and is needed only with it; ``channels`` are the images'; ``objective`` is the run's block, for heads that
-    read it. Raises UserError for what the config can get wrong, and for a head that there is not.
+    Args:
+        encoder: the encoder's name.
+        heads: names in ``HEADS``. ``calibration`` is added to a projector if the config has it.
+        classes: the number of the classifier's outputs, which only a classifier needs.
+        channels: channels of the images.
+        objective: the run's block ``objective:``, for heads that read it.
+    Raises:
+        UserError: a value of the config is not allowed, or there is no such head.
     """
     wanted = set(heads)
     if "projector" in wanted and config.calibration is not None:

@@ -1,6 +1,8 @@
 """ResNets (He et al. 2016) of any width, with the CIFAR stem or the ImageNet stem.
 
-Parameter names and, at width 1, shapes are torchvision's, so weights travel both ways between the two.
+The names of parameters are torchvision's, and at width 1 their shapes, too, so weights can be exchanged with
+torchvision's ResNets.
+
 Shapes: B batch, C channels, S image side.
 """
 
@@ -19,9 +21,9 @@ Stem = Literal["cifar", "imagenet"]
 
 
 class ResidualBlock(nn.Module):
-    """A residual block: what its convolutions add to its input, or to a projection of it.
+    """A residual block: the output of its convolutions is added to its input, or to a projection of the input.
 
-    ``expansion``: the channels that come out, in ``planes``.
+    ``expansion`` is the number of output channels divided by ``planes``.
     """
 
     expansion = 1
@@ -32,6 +34,7 @@ class ResidualBlock(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def residual(self, x: Tensor) -> Tensor:
+        """The output of the convolutions."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,7 +53,7 @@ class BasicBlock(ResidualBlock):
         self.bn1 = nn.BatchNorm2d(planes)
         self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
-        self.downsample = shortcut  # last, as in torchvision: the order of values, and of their draws
+        self.downsample = shortcut  # last, as in torchvision: this decides the order of values and of their draws
 
     def residual(self, x: Tensor) -> Tensor:
         out: Tensor = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -58,7 +61,7 @@ class BasicBlock(ResidualBlock):
 
 
 class Bottleneck(ResidualBlock):
-    """1x1, 3x3, 1x1 convolutions (He et al. 2016, figure 5, right); the stride is the 3x3's, as in torchvision."""
+    """1x1, 3x3 and 1x1 convolutions (He et al. 2016, figure 5, right). The 3x3 has the stride, as in torchvision."""
 
     expansion = 4
 
@@ -82,10 +85,11 @@ _BLOCKS: dict[str, type[BasicBlock | Bottleneck]] = {"basic": BasicBlock, "bottl
 
 
 class Projection(nn.Conv2d):
-    """The 1x1 convolution of a shortcut, of every ``stride``-th pixel.
+    """The 1x1 convolution of a shortcut, applied to every ``stride``-th pixel.
 
-    Of few channels the pixels are taken first, which is the same convolution: on processors with AVX2 and no more, the
-    backward pass of torch's own strided one (seen in 2.14.1, channels_last) writes past its memory there.
+    For few input channels, the pixels are selected before the convolution, which gives the same result. The backward
+    pass of torch's own strided convolution writes beyond its memory in that case, on processors with AVX2 but not
+    AVX-512 (seen in 2.14.1, channels_last).
     """
 
     few = 8
@@ -98,7 +102,9 @@ class Projection(nn.Conv2d):
 
 
 class ResNet(Encoder):
-    """(B, C, S, S) -> (B, dim). Total stride 8 with the CIFAR stem (3x3, stride 1, no max-pool), 32 with the other."""
+    """(B, C, S, S) -> (B, dim). The total stride is 8 with the CIFAR stem (3x3, stride 1, no max-pool), and 32 with the
+    ImageNet stem.
+    """
 
     def __init__(self, block: str, depths: tuple[int, ...], widths: tuple[int, ...], stem: Stem, channels: int) -> None:
         super().__init__()
@@ -127,7 +133,7 @@ class ResNet(Encoder):
 def _stage(
     block: type[BasicBlock | Bottleneck], inputs: int, planes: int, depth: int, stride: int
 ) -> tuple[nn.Sequential, int]:
-    """``depth`` blocks, the first with ``stride``; and the channels that come out."""
+    """(``depth`` blocks, the first of which has ``stride``; the number of output channels)."""
     outputs = planes * block.expansion
     shortcut = None
     if stride != 1 or inputs != outputs:

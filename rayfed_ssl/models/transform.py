@@ -1,11 +1,10 @@
 """An encoder's transform: turns PIL images, arrays and files into the float tensor that the encoder takes.
 
-Images, also DICOM files, are decoded as for training: the central square, or what ``data.fit`` says, resized with an
-antialiased bilinear filter, grey, RGB or bands. They are scaled to [0, 1] and normalised with the run's mean and
-deviation. A file gives the bits that the run's own evaluation saw.
+Images, also DICOM files, are decoded as for training: a square is cut out as ``data.fit`` says, resized with an
+antialiased bilinear filter, and converted to grey, RGB or bands. Then pixels are scaled to [0, 1] and normalised with
+the run's mean and deviation. A file gives the same bits as in the run's own evaluation.
 
-Shapes: B images, H and W an image's sides, C channels (3; 1 for grey; else bands), S the run's image
-side.
+Shapes: B images, H and W an image's sides, C channels (3; 1 for grey; else bands), S the run's image side.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ from rayfed_ssl.data.recipes import Recipe, per_channel
 from rayfed_ssl.data.sources import SourceConfig
 
 OneImage = Image.Image | NDArray[np.generic] | bytes | Path | str
-"""A Pillow image; pixels as ``ALLOWED`` says, of bands (H, W, C) of any of these types; an encoded file's bytes or
-path."""
+"""A Pillow image, an array as ``ALLOWED`` or ``ALLOWED_BANDS`` describes it, or an encoded file's bytes or path."""
 
 ALLOWED = (
     "a Pillow image, a file's bytes or path, or an array: uint8 or bool (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or "
@@ -51,15 +49,15 @@ ALLOWED = (
 )
 ALLOWED_BANDS = "an array (H, W, {channels}), as the encoder has {channels} bands, or such a file's bytes or path"
 ALLOWED_CHOSEN = "an array (H, W, C) of all bands of an image, {most} or more, or such a file's bytes or path"
-# keys of the json beside an encoder: of images of more than 8 bits, the range, and whether its run had any
+# keys of the JSON file beside an encoder: the range of images of more than 8 bits, and whether the run had such images
 RANGE, HIGH_BIT_DEPTH = "range_of_deep_images", "deep_images"
-WORDS = {"fit": get_args(Fit), "background": get_args(Background)}  # likewise, with what each may be
+WORDS = {"fit": get_args(Fit), "background": get_args(Background)}  # keys of the same file, with their allowed values
 EIGHT_BITS = ("uint8", "bool")
 
 
 def _check_array(pixels: NDArray[Any], ranged: bool, position: int) -> None:
-    """Raise UserError for an array that is no image, with what may be meant. ``ranged``: whether a range is known, by
-    which colours of more than 8 bits are scaled.
+    """Raise UserError for an array that is no image, with a hint on what may be meant. ``ranged`` says whether there is
+    a range, which colours of more than 8 bits need.
     """
     shape, dtype = pixels.shape, pixels.dtype.name
     channels = shape[2] if pixels.ndim == 3 else 1
@@ -81,7 +79,7 @@ def _check_array(pixels: NDArray[Any], ranged: bool, position: int) -> None:
 
 
 def _check_bands(pixels: NDArray[Any], channels: int, bands: Bands | None, position: int) -> None:
-    """Raise UserError for an array that is no image of so many bands, or of those that are chosen."""
+    """Raise UserError for an array that is no image of ``channels`` bands, or does not have the chosen ``bands``."""
     shape, dtype = pixels.shape, pixels.dtype
     depth = dtype.name in ("uint8", *HIGH_BIT_DEPTH_TYPES)
     count = shape[2] if pixels.ndim == 3 else int(pixels.ndim == 2 and bands is not None)  # (H, W) has one band
@@ -95,56 +93,60 @@ def _check_bands(pixels: NDArray[Any], channels: int, bands: Bands | None, posit
 
 
 def as_input(config: SourceConfig, range: Range | Ranges | None) -> dict[str, Any]:
-    """What the json beside an encoder says, under ``input``, of how the images of its run became squares of 8 bits.
-    ``range`` is what those of more were scaled by, of percentiles what they were.
+    """The part of ``input``, in the JSON file beside an encoder, that says how the run's images became squares of 8
+    bits. ``range`` is the one by which images of more bits were scaled; for percentiles, the values that they had.
     """
     given = None if range is None else as_lists(range)
-    said: dict[str, Any] = {"fit": config.fit, "background": config.background, RANGE: given}
+    keys: dict[str, Any] = {"fit": config.fit, "background": config.background, RANGE: given}
     if config.bands is not None:
-        said["bands"] = list(config.bands)
-    return said if config.nodata is None else {**said, "nodata": config.nodata}
+        keys["bands"] = list(config.bands)
+    return keys if config.nodata is None else {**keys, "nodata": config.nodata}
 
 
-def _recorded(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """``fit``, ``background``, ``range`` and the like as the json's ``input`` says them, where it does. Raises
-    UserError where it cannot mean them, and where ``options`` say another.
+def _recorded(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a :class:`Transform` among the ``keys`` of ``input``, in the JSON file beside an encoder. Raises
+    UserError for a value that is not allowed.
     """
-    found: dict[str, Any] = {name: said[name] for name in WORDS if name in said}
-    if RANGE in said:
-        given = said[RANGE]
-        found["range"] = _as_range(given)
-    if "bands" in said:
-        given = said["bands"]
-        if not isinstance(given, list) or not given or not all(type(band) is int and band > 0 for band in given):
-            raise UserError(f"encoder description: found input.bands {given!r}; allowed: a list of bands from 1")
-        found["bands"] = tuple(given)
-    if "nodata" in said:
-        found["nodata"] = given = said["nodata"]
-        if given != FILE and type(given) not in (int, float):
-            raise UserError(f"encoder description: found input.nodata {given!r}; allowed: {FILE}, or a number")
-    for name, words in WORDS.items():
-        if name in found and found[name] not in words:
-            raise UserError(f"encoder description: found input.{name} {found[name]!r}; allowed: {', '.join(words)}")
-    if (range := found.get("range")) is not None and not _is_range(range):
-        raise UserError(
-            f"encoder description: found input.{RANGE} {said[RANGE]!r}; allowed: null, or [low, high], of bands a list"
-        )
-    for name, value in found.items():
+    options: dict[str, Any] = {name: keys[name] for name in WORDS if name in keys}
+    for name, value in options.items():
+        if value not in WORDS[name]:
+            raise UserError(f"encoder description: found input.{name} {value!r}; allowed: {', '.join(WORDS[name])}")
+    if RANGE in keys:
+        options["range"] = range = _as_range(keys[RANGE])
+        if range is not None and not _is_range(range):
+            raise UserError(
+                f"encoder description: found input.{RANGE} {keys[RANGE]!r}; allowed: null, or [low, high], of bands a "
+                "list"
+            )
+    if "bands" in keys:
+        bands = keys["bands"]
+        if not isinstance(bands, list) or not bands or not all(type(band) is int and band > 0 for band in bands):
+            raise UserError(f"encoder description: found input.bands {bands!r}; allowed: a list of bands from 1")
+        options["bands"] = tuple(bands)
+    if "nodata" in keys:
+        options["nodata"] = nodata = keys["nodata"]
+        if nodata != FILE and type(nodata) not in (int, float):
+            raise UserError(f"encoder description: found input.nodata {nodata!r}; allowed: {FILE}, or a number")
+    return options
+
+
+def _refuse_other(recorded: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise UserError if one of the ``options`` that were given differs from the run's ``recorded`` one."""
+    for name, value in recorded.items():
         if name in options and options[name] != value:
             raise UserError(
                 f"encoder: found {name} {in_yaml(options[name])}; its run read its images with {in_yaml(value)}, which "
                 f"gives them the run's features; allowed: {in_yaml(value)}"
             )
-    return found
 
 
 def _as_range(given: object) -> object:
-    """Lists, also those in a list, as tuples."""
+    """``given`` with tuples in place of lists, also of nested ones."""
     return tuple(_as_range(part) for part in given) if isinstance(given, list) else given
 
 
 def _is_range(value: object) -> bool:
-    """Whether it is a pair of numbers (low, high), or several pairs."""
+    """Whether ``value`` is a pair of numbers (low, high), or a tuple of such pairs."""
     if not isinstance(value, tuple) or not value:
         return False
     if not is_one(value):
@@ -153,7 +155,7 @@ def _is_range(value: object) -> bool:
 
 
 def in_yaml(value: object) -> str:
-    """A value of ``fit``, ``range`` and the like as a configuration says it."""
+    """A value of ``fit``, ``range`` or another option as in a configuration file."""
     return "null" if value is None else str(as_lists(value) if isinstance(value, tuple) else value)
 
 
@@ -161,11 +163,12 @@ def in_yaml(value: object) -> str:
 class Transform:
     """Images -> float32 tensors of the run's size, channels and normalisation.
 
-    ``range`` is the (lowest, highest) value of images of more than 8 bits, of bands perhaps one of each; None: each
-    image's own. ``fit`` says how images become squares, ``background`` what transparent pixels are laid on, ``bands``
-    which of an image's bands are read, ``nodata`` which of their values are missing.
-    Where ``mean`` and ``std`` have another number of values than there are channels, as for grey images, each channel
-    takes their mean, as in training.
+    ``range`` is the (lowest, highest) value of images of more than 8 bits, or one pair for each band; None: each
+    image's own range. ``fit`` says how images become squares, ``background`` what is behind transparent pixels,
+    ``bands`` which bands of an image are read, and ``nodata`` which of their values are missing.
+
+    If ``mean`` and ``std`` have another number of values than there are channels, as for grey images, each channel uses
+    the mean of the values, as in training.
     """
 
     image_size: int
@@ -181,12 +184,14 @@ class Transform:
 
     @classmethod
     def described(cls, description: Mapping[str, Any], **options: Any) -> Self:
-        """The transform that the json beside an exported encoder names; ``options`` are ``range``, ``max_pixels``,
-        ``fit``, ``background``, ``bands`` and ``nodata``, by default what the json says of them.
+        """The transform that ``description``, the JSON file beside an exported encoder, describes.
 
+        Args:
+            options: ``range``, ``max_pixels``, ``fit``, ``background``, ``bands`` and ``nodata``; by default those of
+                the description.
         Raises:
-            UserError: the json says nothing of an input, or another ``range``, ``fit``, ``background``, ``bands``
-                or ``nodata`` than ``options``.
+            UserError: the description has no input or a value that is not allowed, or one of the ``options`` differs
+                from it.
         """
         try:
             size, channels = int(description["image_size"]), int(description.get("channels", 3))
@@ -198,12 +203,14 @@ class Transform:
                 "encoder description: found no image_size with input.mean and input.std of 3 numbers, or of one for "
                 f"each channel ({error!r})"
             ) from None
-        return cls(size, channels, mean, std, **{**_recorded(description["input"], options), **options})
+        recorded = _recorded(description["input"])
+        _refuse_other(recorded, options)
+        return cls(size, channels, mean, std, **{**recorded, **options})
 
     @classmethod
     def of_run(cls, description: Mapping[str, Any], config: SourceConfig) -> Self:
-        """The transform of an encoder of a run with images by ``config``, by the json beside it, which alone says what
-        percentiles are; raises UserError as :meth:`described`, and where it does not say so.
+        """The transform of an encoder whose run read its images with ``config``. If the run's range are percentiles,
+        only ``description`` has their values. Raises UserError like :meth:`described`, and if these are missing.
         """
         options = config.model_dump(include={"range", "max_pixels", "fit", "background", "bands", "nodata"})
         if config.range == PERCENTILES:
@@ -215,21 +222,21 @@ class Transform:
 
     @property
     def form(self) -> ImageForm:
-        """What images are brought to before they are scaled and normalised."""
+        """The form to which images are decoded before they are scaled and normalised."""
         channels, background = self.channels, self.background
         rasters = self.bands, self.nodata
         return ImageForm(self.image_size, self.max_pixels, channels, self.range, self.fit, background, *rasters)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(mean, deviation) of each channel of pixels in [0, 1]."""
+        """(means, deviations) of the channels, for pixels in [0, 1]."""
         return per_channel(self.mean, self.channels), per_channel(self.std, self.channels)
 
     def __call__(self, images: OneImage | Sequence[OneImage]) -> Tensor:
-        """One image to (C, S, S); a list of images, or an array (B, H, W, C) of them, to (B, C, S, S): float32.
+        """One image -> (C, S, S) float32; a list of images, or an array (B, H, W, C) -> (B, C, S, S) float32.
 
         Raises:
-            UserError: an image that cannot be decoded, by its position.
+            UserError: an image cannot be decoded; the line has its position.
         """
         if isinstance(images, np.ndarray) and images.ndim == 4:
             return self.normalised(self.pixels(list(images)))
@@ -240,7 +247,7 @@ class Transform:
         return self.normalised(self.pixels(images))
 
     def pixels(self, images: Sequence[OneImage]) -> NDArray[np.uint8]:
-        """(B, S, S, C) uint8: the images as squares. Raises UserError."""
+        """The images as squares, (B, S, S, C) uint8. Raises UserError."""
         squares = [self._square(image, position) for position, image in enumerate(images)]
         shape = (len(squares), self.image_size, self.image_size, self.channels)
         return np.stack(squares) if squares else np.empty(shape, np.uint8)
@@ -252,6 +259,7 @@ class Transform:
         return normalised.contiguous(memory_format=torch.channels_last)
 
     def _square(self, image: OneImage, position: int) -> NDArray[np.uint8]:
+        """One image as a square, (S, S, C) uint8. Raises UserError, with its position."""
         by_band = self.bands is not None or are_bands(self.channels)
         if isinstance(image, np.ndarray) and by_band:
             _check_bands(image, self.channels, self.bands, position)

@@ -1,4 +1,4 @@
-"""Reads an encoder's values, all or none of them.
+"""Reads an encoder's values from a file and copies all or none of them into the encoder.
 
 Names and shapes are compared before anything is copied.
 """
@@ -17,9 +17,9 @@ from rayfed_ssl.base.schema import UserError
 
 
 def read_safetensors(path: Path, key: str = "") -> dict[str, Tensor]:
-    """The tensors of a safetensors file. Raises UserError, beginning with ``key``, where it cannot be read."""
+    """The tensors of a safetensors file. Raises UserError, whose text begins with ``key``, if it cannot be read."""
     try:
-        with path.open("rb"):  # safetensors says of every file that it cannot open that there is none
+        with path.open("rb"):  # for any file that it cannot open, safetensors says that there is none
             pass
         return load_file(path)
     except OSError as error:
@@ -29,12 +29,16 @@ def read_safetensors(path: Path, key: str = "") -> dict[str, Tensor]:
 
 
 def floating(module: nn.Module) -> dict[str, Tensor]:
-    """The values a module has to be given, by name: integer buffers are counters, or made by its constructor."""
+    """Name -> value of a module's floating parameters and buffers. Integer buffers are left out: they are counters, or
+    set by the constructor.
+    """
     return {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
 
 
 def misfit(values: Mapping[str, Tensor], expected: Mapping[str, Tensor], who: str) -> str | None:
-    """The first way in which ``values`` are not those of ``who``, in words: a name that one of them lacks, a shape."""
+    """The first difference between the names and shapes of ``values`` and ``expected``, those of ``who``, in words;
+    None if there is none.
+    """
     if not values and expected:
         return f"found no values; {who} has {len(expected)}"
     if missing := [name for name in expected if name not in values]:
@@ -48,15 +52,17 @@ def misfit(values: Mapping[str, Tensor], expected: Mapping[str, Tensor], who: st
 
 
 def _first(names: list[str]) -> str:
+    """The first name, and how many more there are."""
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
 
 
 @torch.no_grad()
 def load_values(encoder: nn.Module, values: Mapping[str, Tensor], who: str, origin: str) -> None:
-    """Copy ``values`` into the encoder. ``num_batches_tracked`` and other integers are left as they are.
+    """Copy ``values`` into the encoder. ``num_batches_tracked`` and other integers are not changed.
 
     Raises:
-        UserError: names or shapes are not the encoder's, in one line that begins with ``origin``; nothing was copied.
+        UserError: names or shapes are not those of the encoder, which the line calls ``who``. The line begins with
+            ``origin``, and nothing was copied.
     """
     expected = floating(encoder)
     given = {name: value for name, value in values.items() if value.is_floating_point()}

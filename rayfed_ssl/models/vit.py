@@ -1,9 +1,10 @@
 """A vision transformer (Dosovitskiy et al. 2021) for small images, and the decoder of masked autoencoders.
 
-The blocks are torchvision's. Positions are fixed: two-dimensional sines and cosines, as in He et al. 2022 ("Masked
-autoencoders are scalable vision learners") and Beyer et al. 2022 ("Better plain ViT baselines for ImageNet-1k"). So
-there are no buffers.
-Shapes: B batch, C channels, S image side, P patch side, N patches, (S/P)^2, K of them that are shown, W width.
+The blocks are torchvision's. Position embeddings are fixed, two-dimensional sines and cosines, as in He et al. 2022
+("Masked autoencoders are scalable vision learners") and Beyer et al. 2022 ("Better plain ViT baselines for
+ImageNet-1k"). They are computed when needed, so there are no buffers.
+
+Shapes: B batch, C channels, S image side, P patch side, N = (S/P)^2 patches, K shown patches, W width.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from rayfed_ssl.models.base import PatchEncoder, chosen, patches
 from rayfed_ssl.models.heads import ModelConfig
 
 _torchvision = LazyModule("torchvision.models.vision_transformer")
-PATCH = 4  # pixels: 64 patches at 32 px
-WAVES = 10_000.0  # the longest wave of positions, over 2 pi (Vaswani et al. 2017, section 3.5)
+PATCH = 4  # pixels, which gives 64 patches at 32 px
+WAVES = 10_000.0  # the longest wavelength of positions, divided by 2 pi (Vaswani et al. 2017, section 3.5)
 
 
 def sine_positions(grid: int, width: int, device: torch.device) -> Tensor:
-    """(grid^2, width): of each patch, row by row, sin and cos of its column, then sin and cos of its row, each at
-    width/4 frequencies 10000^(-i / (width/4)) (He et al. 2022, appendix A.1). ``width`` is a multiple of 4.
+    """(grid^2, width) position embeddings of the patches, row by row: sines and cosines of a patch's column, then of
+    its row, each at the width/4 frequencies 10000^(-i / (width/4)) (He et al. 2022, appendix A.1). ``width`` must be a
+    multiple of 4.
     """
     frequencies = WAVES ** -(torch.arange(width // 4, device=device) / (width // 4))
     angles = torch.arange(grid, device=device)[:, None] * frequencies  # (grid, width/4)
@@ -32,13 +34,15 @@ def sine_positions(grid: int, width: int, device: torch.device) -> Tensor:
 
 
 def _transformer(layers: int, heads: int, width: int) -> nn.Sequential:
-    """(B, N, W) -> (B, N, W): pre-norm blocks with an MLP four times as wide, no dropout, and a last LayerNorm."""
-    made = [_torchvision.EncoderBlock(heads, width, 4 * width, 0.0, 0.0) for _ in range(layers)]
-    return nn.Sequential(*made, nn.LayerNorm(width, eps=1e-6))
+    """(B, N, W) -> (B, N, W): pre-norm blocks with an MLP four times as wide, without dropout, then a LayerNorm."""
+    blocks = [_torchvision.EncoderBlock(heads, width, 4 * width, 0.0, 0.0) for _ in range(layers)]
+    return nn.Sequential(*blocks, nn.LayerNorm(width, eps=1e-6))
 
 
 def _initialise(module: nn.Module) -> None:
-    """Xavier's uniform weights and zero biases of all linear layers (He et al. 2022, appendix A.1)."""
+    """Give all linear layers, and convolutions as linear layers of patches, Xavier's uniform weights and zero biases
+    (He et al. 2022, appendix A.1).
+    """
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.xavier_uniform_(part.weight.view(len(part.weight), -1))
@@ -49,10 +53,10 @@ def _initialise(module: nn.Module) -> None:
 
 
 class VisionTransformer(PatchEncoder):
-    """(B, C, S, S) -> (B, dim): the mean of the patches' last tokens.
+    """(B, C, S, S) -> (B, dim): the mean of the last layer's tokens.
 
-    Differs: no class token. A masked autoencoder's loss does not reach the features of one directly, and He et al. find
-    the mean of the patches as good (appendix A.1); Beyer et al. take it, too.
+    Differs: there is no class token. The loss of a masked autoencoder does not train a class token's features directly,
+    and He et al. find the mean over patches as good (appendix A.1). Beyer et al. use the mean, too.
     """
 
     def __init__(self, dim: int, layers: int, heads: int, patch: int, channels: int) -> None:
@@ -73,8 +77,8 @@ class VisionTransformer(PatchEncoder):
 
 
 def vit_tiny(config: ModelConfig, image_size: int, channels: int = 3) -> VisionTransformer:
-    """DeiT-Ti's sizes (Touvron et al. 2021, table 1): 192-d, 12 blocks, 3 heads; ``model.width`` scales the 192, in
-    steps of 12. Patches of 4 px unless ``model.patch`` says otherwise.
+    """A vision transformer with the sizes of DeiT-Ti (Touvron et al. 2021, table 1): 192-d, 12 blocks, 3 heads.
+    ``model.width`` scales the 192, in steps of 12. Patches have 4 px, or ``model.patch``.
     """
     return VisionTransformer(12 * config.scaled(16), 12, 3, vit_patch(config), channels)
 
@@ -85,11 +89,12 @@ def vit_patch(config: ModelConfig) -> int:
 
 
 class PatchDecoder(nn.Module):
-    """The decoder of a masked autoencoder (He et al. 2022, section 3): tokens of the shown patches (B, K, dim), and an
-    order of all patches (B, N) that begins with these -> predicted pixels of the others, (B, N - K, C P P).
+    """The decoder of a masked autoencoder (He et al. 2022, section 3). Its inputs are the tokens of the shown patches
+    (B, K, dim), and an order of all patches (B, N) that begins with the shown ones. Its output is the predicted pixels
+    of the other patches, (B, N - K, C P P).
 
-    A learned mask token stands for each patch that was not shown. Its sizes are ``model.patch_decoder``'s.
-    Differs: tokens stay in the order given instead of being sorted, which changes nothing: they carry their positions.
+    A learned mask token stands for each patch that was not shown. ``model.patch_decoder`` has the sizes.
+    Differs: tokens are not sorted into the order of patches. This has no effect, because each has its position added.
     """
 
     def __init__(self, dim: int, config: ModelConfig, patch: int, channels: int) -> None:

@@ -1,4 +1,4 @@
-"""The blocks of a run's configuration that no other component owns, and the base of those that methods bring."""
+"""The blocks of a run's configuration that no other component owns, and the base class of methods' blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rayfed_ssl.models import EncoderName, check_encoder_name
 
 
 class MethodConfig(Block):
-    """Base of every ``method:`` block: only what is that method's own."""
+    """Base class of every ``method:`` block, which has only the method's own keys."""
 
     name: str
     """A row of ``rayfed-ssl methods``."""
@@ -25,16 +25,16 @@ class MethodConfig(Block):
 
     @property
     def server_encoders(self) -> tuple[EncoderName, ...]:
-        """Encoders that the server has beside the clients' ones, such as a student's."""
+        """Encoders that the server has beside those of the clients, such as a student's."""
         return ()
 
     @property
     def heads(self) -> frozenset[str]:
-        """The heads of the network that the method needs beside its objective's."""
+        """The heads of the network that the method needs beside those of its objective."""
         return frozenset()
 
     def batch_rows(self, batch_size: int, images: int) -> int:
-        """Rows that a batch of local training out of so many images should have; by default ``train.batch_size``."""
+        """Rows of a batch of local training for a client with ``images`` images; by default ``train.batch_size``."""
         return batch_size
 
 
@@ -75,7 +75,7 @@ class DataConfig(SourceConfig):
 
 
 def check_name(encoder: str, key: str) -> None:
-    """Raise ValueError, as a validator has to, for an encoder that nobody knows."""
+    """Raise ValueError, which pydantic expects of validators, for an unknown encoder."""
     try:
         check_encoder_name(encoder, key)
     except UserError as unknown:
@@ -102,31 +102,35 @@ class ClientsConfig(Block):
         return self
 
     def encoder(self, client: int) -> str:
+        """The name of a client's encoder."""
         return self.encoders if isinstance(self.encoders, str) else self.encoders[client]
 
     @property
     def architectures(self) -> frozenset[str]:
-        """The different encoders there are."""
+        """The names of all clients' encoders, each once."""
         return frozenset((self.encoders,) if isinstance(self.encoders, str) else self.encoders)
 
     @property
     def heterogeneous(self) -> bool:
+        """Whether clients have different encoders."""
         return len(self.architectures) > 1
 
 
 def refuse_unused(block: Block, path: str, *keys: str, needs: str) -> None:
-    """Refuse keys of a block, which stands at ``path``, that are not at their defaults and have no effect without what
-    they need. Raises ValueError.
+    """Raise ValueError if one of the ``keys`` of ``block``, which stands at ``path``, differs from its default. The
+    caller has found that they have no effect; ``needs`` says what they need to have one.
     """
     for key in keys:
         if (found := getattr(block, key)) != type(block).model_fields[key].default:
-            shown = str(found).lower() if isinstance(found, bool) else getattr(found, "name", found)  # of a kind: which
+            shown = (
+                str(found).lower() if isinstance(found, bool) else getattr(found, "name", found)
+            )  # a block: its name
             raise ValueError(f"{path}.{key}: found {shown}; it needs {needs}")
 
 
 def check_student(student: str | None, clients: ClientsConfig) -> None:
-    """Refuse a server's student (``method.student``) that nobody knows, or without a name where clients differ. Raises
-    ValueError.
+    """Raise ValueError if the server's student (``method.student``) is an unknown encoder, or if none is named although
+    clients have different encoders.
     """
     if student is not None:
         check_name(student, "method.student")
@@ -208,7 +212,7 @@ class CheckpointConfig(Block):
 
 
 def _on_or_off(found: Any) -> Any:
-    """YAML reads ``on`` and ``off`` as true and false."""
+    """``on`` or ``off`` in place of true or false, as which YAML reads these words."""
     if isinstance(found, bool):
         return "on" if found else "off"
     return found

@@ -1,10 +1,10 @@
-"""A data set named in one word: what a command's DATA argument means, as the ``data`` block that reads it.
+"""Turns a command's DATA argument, which names a data set in one word, into the ``data`` block that reads it.
 
-digits                        a source that needs no path, by its name: digits, cifar10, ..
-/data/scans  x.parquet        images in folders; a Parquet file, or a folder that holds some
-x.csv  x.jsonl                a table, and the images that it names
-x.npz                         NumPy's arrays; or a folder with .npy files of images
-hub:OWNER/NAME                a source and its path
+digits                     a source that needs no path, by its name: digits, cifar10, ..
+/data/scans  x.parquet     a folder of images; a Parquet file, or a folder with Parquet files
+x.csv  x.jsonl             a table that names images
+x.npz                      NumPy's arrays, also a folder with .npy files of images
+hub:OWNER/NAME             a source and its path
 "{name: parquet, path: x.parquet, columns: {label: disease}}"      a block as in a run's YAML
 """
 
@@ -31,7 +31,7 @@ from rayfed_ssl.settings.files import validate
 from rayfed_ssl.settings.plain_yaml import parse, problem
 
 PARQUET = ("*.parquet", "data/*.parquet", "*/*.parquet")
-LAYOUT_SET = re.compile(r"\bdata\.layout=(\w+)")  # in a note
+LAYOUT_SET = re.compile(r"\bdata\.layout=(\w+)")  # an advice in a note
 NEED_A_PATH = frozenset({"parquet", "imagefolder", "hub", "table", "arrays"})
 
 
@@ -40,11 +40,12 @@ class _Argument(Block):
 
 
 def parse_data_argument(text: str, key: str = "data") -> SourceConfig:
-    """The block that reads the data set ``text`` names; ``key`` stands before what is wrong with it. Nothing is read
-    but the names of files.
+    """The block that reads the data set that ``text`` names. Only names of files are read.
 
+    Args:
+        key: begins the lines of errors.
     Raises:
-        UserError: no such source, file or folder, or a block with a mistake.
+        UserError: there is no such source, file or folder, or the block has a mistake.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -58,14 +59,14 @@ def parse_data_argument(text: str, key: str = "data") -> SourceConfig:
 
 
 def parse_data_argument_of_run(text: str, own: SourceConfig, key: str = "data") -> SourceConfig:
-    """Like :func:`parse_data_argument`, but where ``text`` is the place of a run's own images, the run's block ``own``
-    reads them, which knows their columns and folders.
+    """Like :func:`parse_data_argument`, except if ``text`` names the place of a run's own images: these are read with
+    the run's block ``own``, which knows their columns and folders.
     """
     return _if_own(text.strip(), own) or parse_data_argument(text, key)
 
 
 def _if_own(text: str, own: SourceConfig) -> SourceConfig | None:
-    """The run's block where ``text`` names its place; a block of keys is taken at its word."""
+    """The run's block ``own`` if ``text`` names its place, else None; also None if ``text`` is a block itself."""
     if own.path is None or text.startswith("{"):
         return None
     place = Path(text).expanduser()
@@ -85,11 +86,11 @@ def in_block(block: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[None]:
-    """Where a column has to be named, or another key set (``data.layout``, ``data.range``), say how in a block, after
-    ``option``: a command's data set has no keys to set.
+    """Rewrites errors within this context that ask to name a column or to set a key (``data.layout``, ``data.range``).
+    A command's data set has no keys, so the new error shows a block that sets them, after ``option``.
 
     Raises:
-        UserError: in the place of ``Unnamed``, or of one with a key to set.
+        UserError: replaces ``Unnamed``, and any error with ``to_set``.
     """
     try:
         yield
@@ -106,18 +107,19 @@ def columns_in_block(block: Mapping[str, Any], option: str = "") -> Iterator[Non
 
 
 def layout_in_block(note: str, block: Mapping[str, Any], option: str) -> str:
-    """A note on how folders were read whose ``data.layout=VALUE`` stands in a block, after ``option``: a command's data
-    set has no keys to set.
+    """``note``, which says how folders were read, with a block after ``option`` in place of ``data.layout=VALUE``: a
+    command's data set has no keys.
     """
     return LAYOUT_SET.sub(lambda found: f"{option}{in_block({**block, 'layout': found[1]})}", note)
 
 
 def title(config: SourceConfig) -> str:
-    """The data set in one word, as :func:`parse_data_argument` reads it: its source's name, and its path if any."""
+    """The data set in one word, as :func:`parse_data_argument` reads it: its source, and its path if it has one."""
     return config.name if config.path is None else f"{config.name}:{config.path}"
 
 
 def _block(text: str, key: str) -> dict[str, str]:
+    """The keys of the block for a text that is no block itself. Raises UserError."""
     name, colon, rest = text.partition(":")
     path = os.path.expanduser(text)
     if os.path.isfile(path):

@@ -1,7 +1,8 @@
-"""Pydantic's validation errors in a user's words: the key as the user wrote it, what was found, the rule, a guess.
+"""Words pydantic's validation errors for users: the key as the user wrote it, what was found, the rule, and a guess.
 
-Pydantic's locations also name which member of a union it tried: ``method.fedsc.views``, ``encoders.tuple[str, ...].1``.
-Walking the schema beside the location tells these labels from keys, even where a kind and a key share a name.
+Pydantic's locations contain labels of the union members it tried: ``method.fedsc.views``,
+``encoders.tuple[str, ...].1``. Following a location through the schema tells these labels from keys, even if a kind and
+a key share a name.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from rayfed_ssl.base.annotations import Shape, shape_of_field
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.text import nearest, printable
 
-LINE = 2000  # characters of one line of an error
+LINE = 2000  # characters that a line of an error has at most
 _ABSENT = object()
 _WORDS = {str: "text", Path: "a path", int: "a whole number", float: "a number", bool: "true or false"}
-_NAMES_KEY = re.compile(r"[a-z_]+(\.\w+)*: found |[a-z_]+(\.\w+)+[: ]")  # a rule that begins with a key
+_NAMES_KEY = re.compile(r"[a-z_]+(\.\w+)*: found |[a-z_]+(\.\w+)+[: ]")  # matches a rule that begins with a key
 
 _RULES = {
     "int_type": "must be a whole number",
@@ -66,12 +67,12 @@ def value_text(value: object, limit: int = 60) -> str:
 
 
 def closest(name: object, choices: Iterable[str]) -> str:
-    """``; did you mean NAME?`` with the choice most like ``name``, or nothing where none is near."""
+    """``; did you mean NAME?`` with the choice that is most like ``name``; empty if none is similar."""
     return nearest(name, choices, 1) if isinstance(name, str) else ""
 
 
 def explain(model: type[BaseModel], document: object, error: ValidationError, origin: str) -> list[str]:
-    """One line per error, in the schema's order; ``origin`` stands in for the path of the whole document."""
+    """One line per error, in the schema's order. Errors of the whole document begin with ``origin``."""
     complaints = [_complaint(model, document, details) for details in error.errors(include_url=False)]
     lines = []
     for complaint in _united(complaints):
@@ -86,7 +87,7 @@ def explain(model: type[BaseModel], document: object, error: ValidationError, or
 
 
 def kind_of(model: type[BaseModel], key: str, document: object) -> str:
-    """What a key takes, in words: "text", "a path", .. or "a value" where the schema does not say."""
+    """What a key accepts, in words: "text", "a path", .., or "a value" if the schema does not say."""
     shape = _place(model, key.split("."), document).shape
     words = [_word(member) for member in (shape.alternatives if shape else ())]
     return " or ".join(words) or "a value"
@@ -100,16 +101,18 @@ def _word(shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a location leads: the user's path, the schema there, the block whose keys it came through last."""
+    """The end of a location: the path as the user wrote it, and the schema there."""
 
     path: tuple[str, ...]
     shape: Shape | None  # without null
-    block: type[BaseModel] | None
-    unions: tuple[int, ...]  # length of the path at each union whose members were all tried
+    block: type[BaseModel] | None  # the innermost block on the path
+    unions: tuple[int, ...]  # the length of the path at each union of which pydantic tried all members
 
 
 @dataclass(frozen=True)
 class _Complaint:
+    """One error: ``unions`` is that of its place; ``found`` is None if the line shows no value."""
+
     path: tuple[str, ...]
     unions: tuple[int, ...]
     found: str | None
@@ -118,7 +121,7 @@ class _Complaint:
 
 
 def _place(model: type[BaseModel], location: Sequence[str | int], document: object) -> _Place:
-    """Follow ``location`` through schema and document, leaving out the labels that pydantic put in for unions."""
+    """Follow ``location`` through schema and document, without the labels that pydantic adds for unions."""
     place, value = _Place((), Shape("block", model), model, ()), document
     for part in location:
         shape = place.shape
@@ -150,8 +153,8 @@ def _place(model: type[BaseModel], location: Sequence[str | int], document: obje
 
 
 def _chosen(shape: Shape, value: object) -> Shape:
-    """The shape without null; of one that is marked ``OneOf``, the block that the name in ``value`` chooses, or all its
-    kinds for an unknown name.
+    """The shape without null. For a shape that is marked ``OneOf``, it is the block that the name in ``value`` chooses,
+    or the union of all kinds if the name is unknown.
     """
     choice = next((mark for mark in shape.marks if isinstance(mark, OneOf)), None)
     if choice is None:
@@ -164,7 +167,9 @@ def _chosen(shape: Shape, value: object) -> Shape:
 
 
 def _labelled(shape: Shape, label: str) -> bool:
-    """Whether pydantic's ``label`` (such as ``str``, ``tuple[str, ...]``, ``literal['auto']``) may mean ``shape``."""
+    """Whether pydantic's ``label``, such as ``str``, ``tuple[str, ...]`` or ``literal['auto']``, may stand for
+    ``shape``.
+    """
     first = shape.without_null.alternatives[0]
     name = "literal" if first.form == "values" else getattr(first.type, "__name__", str(first.type))
     return re.search(rf"(^|[\s,(]){re.escape(name)}($|[\[\],)])", label) is not None
@@ -181,13 +186,15 @@ def _entry(value: Any, part: str | int) -> object:
 
 
 def _joined(name: object, keys: Iterable[str]) -> str:
-    """What to write for a key that YAML has read together with its value, as ``{name:digits}``; "" for any other."""
+    """What to write in place of a key that YAML has read as one word with its value, as in ``{name:digits}``; "" for
+    other keys.
+    """
     key, colon, value = str(name).partition(":")
     return f"; with a blank after the colon: '{key}: {value}'" if colon and key in keys else ""
 
 
 def _complaint(model: type[BaseModel], document: object, details: Any) -> _Complaint:
-    """One of pydantic's errors in our words."""
+    """One of pydantic's errors as a complaint."""
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     place = _place(model, details["loc"], document)
     path, rule, guess = place.path, "", ""
@@ -221,7 +228,9 @@ def _complaint(model: type[BaseModel], document: object, details: Any) -> _Compl
 
 
 def _united(complaints: Sequence[_Complaint]) -> list[_Complaint]:
-    """Complaints of one union as one: those of the member that got furthest, else "must be this or that"."""
+    """The complaints with those of one union united. If pydantic got into a member of the union, the member's own
+    complaints are kept; otherwise they become one, "must be this or that".
+    """
     entered = {complaint.path[:at] for complaint in complaints for at in complaint.unions if len(complaint.path) > at}
     united: dict[tuple[tuple[str, ...], str], _Complaint] = {}
     for complaint in complaints:
@@ -234,6 +243,7 @@ def _united(complaints: Sequence[_Complaint]) -> list[_Complaint]:
 
 
 def _either(first: _Complaint, second: _Complaint) -> _Complaint:
+    """``first`` with the rule "must be this or that", unless it has the rule of ``second`` already."""
     known = first.rule.removeprefix("must be ").split(" or ")
     other = second.rule.removeprefix("must be ")
     rule = first.rule if other in known else f"{first.rule} or {other}"

@@ -1,8 +1,8 @@
-"""Configuration files: YAML, named profiles, dotted ``key=value`` overrides, and errors a person can act on.
+"""Reads, merges, validates and writes configuration files: YAML, named profiles and dotted ``key=value`` overrides.
 
-The machinery only; the schema is ``rayfed_ssl.config``. Precedence: file < profile < command line. A block that names
-its kind (``method``, ``objective``, ...) is replaced as a whole when that name changes, because the old kind's keys
-mean nothing to the new one. What a user can get wrong ends in a ``UserError``; ``validate`` reports all of it at once.
+The schema itself is in ``rayfed_ssl.config``. Precedence: file < profile < command line. A block that names its kind
+(``method``, ``objective``, ...) is replaced as a whole if the name changes, because the old kind's keys mean nothing to
+the new kind. A user's mistakes raise ``UserError``; ``validate`` reports all of them at once.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from rayfed_ssl.settings.plain_yaml import Dumper, parse, problem
 Model = TypeVar("Model", bound=BaseModel)
 
 TAGGED = ("method", "objective", "data.partition", "system.availability")
-"""The blocks whose ``name`` decides which other keys they may hold."""
+"""The blocks whose ``name`` decides which other keys they may have."""
 
-IMPORTS = ("imports", "overrides.imports")  # of a run's file, of a sweep's or a comparison's
+IMPORTS = ("imports", "overrides.imports")  # keys of a run's file, and of a sweep's or a comparison's
 
 OF_RUN = "config.yaml"  # in a run folder
 
-LARGEST = 4 * 2**20  # bytes of a YAML file
+LARGEST = 4 * 2**20  # bytes that a YAML file may have
 
 
 class ConfigError(UserError):
-    """Everything that is wrong with a configuration: one line per error, each opening with the key's dotted path."""
+    """All mistakes in a configuration, one line each, which begins with the key's dotted path."""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ``UserError`` where it is missing, too large, not YAML, or not a mapping."""
+    """The mapping in a YAML file. Raises ``UserError`` if the file is missing, too large, not YAML, or no mapping."""
     try:
         document = parse(_text(path))
     except (OSError, UnicodeError) as error:
@@ -62,12 +62,14 @@ def read(path: Path) -> dict[str, Any]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # no path at all
+    except (OSError, ValueError):  # not a valid path
         return False
 
 
 def of_run(folder: Path, called: str | None = None) -> Path:
-    """The configuration of a run folder, which ``called`` names as the user did. Raises UserError where none is."""
+    """The configuration file of a run folder. Raises UserError if there is none; ``called`` is the user's name for the
+    folder.
+    """
     path = folder / OF_RUN
     if not path.is_file():
         missing = "config.yaml" if folder.is_dir() else "such folder"
@@ -76,11 +78,11 @@ def of_run(folder: Path, called: str | None = None) -> Path:
 
 
 def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection[str] = TAGGED) -> dict[str, Any]:
-    """The document with one of its ``profiles`` laid over it.
+    """The document with one of its ``profiles`` merged into it.
 
-    ``profile``, else the document's own ``profile`` key, else ``cpu`` names the profile. The result keeps the name
-    under ``profile`` and has no ``profiles``, so a resolved file reads the same again. Raises ``UserError`` for a name
-    that the document does not offer.
+    The profile is ``profile``, else the one that the document's key ``profile`` names, else ``cpu``. The result keeps
+    the name under ``profile`` and has no ``profiles``, so overlaying it again changes nothing. Raises ``UserError`` if
+    the document has no such profile.
     """
     base = {key: copy.deepcopy(value) for key, value in document.items() if key != "profiles"}
     profiles = document.get("profiles")
@@ -107,10 +109,10 @@ def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, object]:
-    """``["train.rounds=3"]`` as ``{"train.rounds": 3}``; values are YAML, the last of equal keys wins. Files among
-    ``imports`` are seen from the working folder.
+    """``["train.rounds=3"]`` as ``{"train.rounds": 3}``. Values are YAML, and the last of several equal keys counts.
+    Paths of files among ``imports`` are relative to the working folder.
 
-    Raises ``UserError`` for an item that is not ``key=value`` or whose value is not YAML.
+    Raises ``UserError`` for an item that is not ``key=value``, or whose value is not YAML.
     """
     overrides: dict[str, object] = {}
     for item in items:
@@ -119,7 +121,7 @@ def parse_overrides(items: Sequence[str]) -> dict[str, object]:
         if not equals or not re.fullmatch(r"[^\s.]+(\.[^\s.]+)*", key):
             raise UserError(f"command line: found {value_text(item)}; must be key=value, such as train.rounds=3")
         try:
-            value = "?" if text.strip() == "?" else parse(text)  # the question; YAML reads it as a key without a name
+            value = "?" if text.strip() == "?" else parse(text)  # YAML would read the question as a key without a name
         except yaml.YAMLError as error:
             raise UserError(
                 f"{printable(key)}: found {value_text(text)}; must be a YAML value, text with signs in quotes "
@@ -131,7 +133,9 @@ def parse_overrides(items: Sequence[str]) -> dict[str, object]:
 
 
 def from_here(imports: object) -> object:
-    """``imports`` with the paths of files, which end in .py, seen from the working folder; all else as it is."""
+    """``imports`` with the paths of files, which end in .py, made absolute from the working folder. Other entries, and
+    what is no list, are unchanged.
+    """
     if not isinstance(imports, list | tuple):
         return imports
     files = (isinstance(entry, str) and entry.endswith(".py") for entry in imports)
@@ -144,11 +148,11 @@ def from_here(imports: object) -> object:
 def merge(
     document: Mapping[str, Any], overrides: Mapping[str, object], tagged: Collection[str] = TAGGED
 ) -> dict[str, Any]:
-    """The document with the overrides written into it; neither argument is changed.
+    """A copy of the document with the overrides written into it.
 
-    Keys may be dotted (``clients.encoders.0`` reaches into a list) and values may be mappings, which merge key by key;
-    any other value replaces what stood there. A block listed in ``tagged`` whose ``name`` changes loses its old keys
-    first. Raises ``UserError`` for a path that leads through something without keys, or past the end of a list.
+    Keys may be dotted; ``clients.encoders.0`` is an entry of a list. Mappings are merged key by key; any other value
+    replaces the old one. A block listed in ``tagged`` loses its old keys first if its ``name`` changes. Raises
+    ``UserError`` for a path that leads through a value without keys, or beyond the end of a list.
     """
     merged = copy.deepcopy(dict(document))
     changes = list(leaves(overrides))
@@ -164,7 +168,7 @@ def merge(
 
 
 def validate(model: type[Model], document: Mapping[str, Any], *, origin: str) -> Model:
-    """``document`` as a ``model``. ``origin`` (the file) names what is wrong with the document as a whole.
+    """``document`` as a ``model``. Errors of the whole document begin with ``origin``, the file.
 
     Raises ``ConfigError`` with one line per error: ``path: found VALUE; RULE; did you mean NAME?``.
     """
@@ -181,9 +185,9 @@ def validate(model: type[Model], document: Mapping[str, Any], *, origin: str) ->
 
 
 def dump(config: BaseModel, path: Path) -> None:
-    """Write the resolved config as YAML, in the schema's order; ``read`` and ``validate`` give an equal model back.
+    """Write the resolved config as YAML, in the schema's order. ``read`` and ``validate`` return an equal model.
 
-    The file appears whole or not at all.
+    The file appears completely or not at all.
     """
     replace_file(path, lambda draft: draft.write_text(dumped(config), encoding="utf-8"), path.parent, shared=True)
 
@@ -195,7 +199,7 @@ def dumped(config: BaseModel) -> str:
 
 
 def _text(path: Path) -> str:
-    """What a regular file of at most ``LARGEST`` bytes says. Raises OSError, UnicodeError or UserError."""
+    """The text of a regular file of at most ``LARGEST`` bytes. Raises OSError, UnicodeError or UserError."""
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or path.is_dir()):  # a pipe or device might never end
         raise UserError(f"{printable(path)}: found no regular file; must be a readable YAML file")
@@ -205,11 +209,12 @@ def _text(path: Path) -> str:
 
 
 def _lowered(text: str) -> str:
+    """``text`` with a small first letter."""
     return text[:1].lower() + text[1:]
 
 
 def leaves(changes: Mapping[str, object], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Every (path, value) of nested and dotted keys; an empty mapping is a value."""
+    """(path, value) of every nested or dotted key whose value is no mapping, or an empty one."""
     for key, value in changes.items():
         here = (*path, *str(key).split("."))
         if isinstance(value, Mapping) and value:
@@ -219,19 +224,19 @@ def leaves(changes: Mapping[str, object], path: tuple[str, ...] = ()) -> Iterato
 
 
 def flat(changes: Mapping[str, object]) -> dict[str, Any]:
-    """The same by dotted key."""
+    """Dotted key -> value, for the pairs that :func:`leaves` gives."""
     return {".".join(path): value for path, value in leaves(changes)}
 
 
 def _at(tree: Any, path: Sequence[str]) -> Any:
-    """What stands at ``path`` in nested mappings, or None."""
+    """The value at ``path`` in nested mappings; None if there is none."""
     for part in path:
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
 
 
 def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Write ``value`` at ``path``, making the mappings that are missing on the way."""
+    """Write ``value`` at ``path``, and create missing mappings on the way."""
     here: Any = tree
     for depth, part in enumerate(path[:-1]):
         key = _key(here, path, depth)
@@ -240,12 +245,12 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         here = here[key]
     key = _key(here, path, len(path) - 1)
     if value == {} and isinstance(value, dict) and isinstance(here, dict) and isinstance(here.get(key), dict):
-        return  # merging nothing into a block leaves it as it is
+        return  # an empty mapping changes nothing in a block
     here[key] = value
 
 
 def _key(container: Any, path: tuple[str, ...], depth: int) -> str | int:
-    """``path[depth]`` as a key of ``container``, an index where that is a list."""
+    """``path[depth]`` as a key of ``container``, or as an index if that is a list. Raises UserError if that fails."""
     part, whole = path[depth], printable(".".join(path))
     if isinstance(container, dict):
         return part
@@ -260,7 +265,7 @@ def _key(container: Any, path: tuple[str, ...], depth: int) -> str | int:
 
 
 def _lost_flags(document: Any, config: Any, path: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
-    """The keys where true or false was quietly read as the number 1 or 0, which pydantic's lax mode does."""
+    """(key, value) of every true or false that pydantic's lax mode has turned into the number 1 or 0."""
     if isinstance(document, bool):
         if isinstance(config, int | float) and not isinstance(config, bool):
             yield ".".join(path), document

@@ -1,7 +1,7 @@
-"""The JSON Schema of a configuration file, by which editors complete, explain and check its keys.
+"""The JSON Schema of a configuration file, with which editors complete, explain and check its keys.
 
-It is looser than the loader: a file may leave to a profile what must be given, and blocks are not checked against each
-other.
+It is less strict than the loader: required keys may be given in a profile instead, and blocks are not checked against
+each other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def json_schema(model: type[BaseModel], *, profiles: bool = False) -> dict[str, 
     """The schema of a file.
 
     Args:
-        profiles: whether the file may have ``profiles``: by name, the keys that a profile changes.
+        profiles: whether the file may have ``profiles``, a mapping of names to the keys that each profile changes.
     """
-    made = model.model_json_schema()
-    definitions, required, keys = made.pop("$defs", {}), made.pop("required", []), made.pop("properties")
+    schema = model.model_json_schema()
+    definitions, required, keys = schema.pop("$defs", {}), schema.pop("required", []), schema.pop("properties")
     for key, body in keys.items():
-        if "properties" in body or "items" in body:  # written once, for the file and its profiles
+        if "properties" in body or "items" in body:  # defined once, for the file and for its profiles
             definitions[key], keys[key] = body, {"$ref": f"{DEFINITIONS}{key}"}
     top: dict[str, Any] = keys
     if profiles:
@@ -37,7 +37,7 @@ def json_schema(model: type[BaseModel], *, profiles: bool = False) -> dict[str, 
         }  # fmt: skip
         named = {key: {"allOf": [keys[key], {"required": ["name"]}]} for key in required}
         top = {**keys, **named, "profiles": _profiles()}
-    whole = {"$schema": DIALECT, **made, "properties": top, "$defs": definitions}
+    whole = {"$schema": DIALECT, **schema, "properties": top, "$defs": definitions}
     return {**_tidied(whole, definitions), "required": required}
 
 
@@ -50,7 +50,9 @@ def _profiles() -> dict[str, Any]:
 
 
 def _tidied(node: Any, definitions: Mapping[str, Any]) -> Any:
-    """Without titles, without what must be given in a block, its kinds chosen by name, texts as Markdown."""
+    """``node`` without titles and without the required keys of blocks, with the kinds of a block chosen by name, and
+    with texts as Markdown.
+    """
     if isinstance(node, list):
         return [_tidied(item, definitions) for item in node]
     if not isinstance(node, dict):

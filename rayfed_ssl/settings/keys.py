@@ -1,7 +1,8 @@
-"""Every key of a schema: its path, type, default, what may stand there, and its sentence, read from the schema itself.
+"""Lists every key of a schema with its path, type, default, allowed values and description, and finds keys by name.
 
-A block whose ``name`` decides which other keys it has (``method``, ``data.partition``) is walked once for each kind;
-a key of a kind says so in ``when``. In paths ``N`` stands for a place in a list and ``KEY`` for a name of the user's.
+A block whose ``name`` decides which other keys it has (``method``, ``data.partition``) is walked once for each kind.
+A key that only some kind has says so in ``when``. In paths, ``N`` stands for an index of a list and ``KEY`` for a name
+that the user chooses.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _BOUNDS = (("ge", ">= {}"), ("gt", "> {}"), ("le", "<= {}"), ("lt", "< {}"), ("p
 
 @dataclass(frozen=True)
 class Key:
-    """One key. ``type`` is ``block`` for a mapping of further keys, ``kind`` for one of the kinds of such a block."""
+    """One key. ``type`` is ``block`` for a mapping of further keys, and ``kind`` for one of the kinds of a block."""
 
     path: str
-    when: tuple[tuple[str, str], ...]  # (path of a block, the name that it must have for this key to be there)
+    when: tuple[tuple[str, str], ...]  # (path of a block, the name that it must have for this key to exist)
     type: str
-    default: Any  # as JSON; None where ``required``
+    default: Any  # as JSON; None if ``required``
     required: bool
-    allowed: str  # "" where the type says it all
+    allowed: str  # "" if all values of the type are allowed
     text: str
 
     @property
@@ -48,7 +49,7 @@ class Key:
 
     @property
     def address(self) -> str:
-        """The path with the kinds in it: ``method.fedca.beta``."""
+        """The path with the kinds of blocks in it: ``method.fedca.beta``."""
         address = self.path
         for block, name in sorted(self.when, reverse=True):
             address = f"{block}.{name}{address.removeprefix(block)}"
@@ -60,7 +61,7 @@ class Key:
         return "must be given" if self.required else _yaml(self.default)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values: key, when, type, default, required, allowed, description."""
+        """The key as plain values: key, when, type, default, required, allowed, description."""
         return {
             "key": self.path, "when": {f"{block}.name": name for block, name in self.when}, "type": self.type,
             "default": self.default, "required": self.required, "allowed": self.allowed, "description": self.text,
@@ -68,20 +69,21 @@ class Key:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a docstring on one line, as Markdown, ended by a full stop."""
+    """The first sentence of a docstring on one line, as Markdown, with a full stop at its end."""
     paragraph = re.sub(r":\w+:`", "``", " ".join(text.split("\n\n")[0].split())).replace("``", "`")
     sentence = re.split(r"(?<=[\w)`'\]])\. (?=[A-Z`(])", paragraph)[0]
     return sentence if not sentence or sentence.endswith((".", "..")) else sentence.rstrip(":") + "."
 
 
 def keys(model: type[BaseModel]) -> list[Key]:
-    """Every key of a schema, in its order, each block before what stands in it."""
+    """Every key of a schema, in its order. A block comes before its keys."""
     return list(_walk(model, (), ()))
 
 
 def _walk(
     model: type[BaseModel], prefix: tuple[str, ...], when: tuple[tuple[str, str], ...], skip: Sequence[str] = ()
 ) -> Iterator[Key]:
+    """The keys of ``model``, whose path is ``prefix``, without those that ``skip`` names."""
     described = texts(model)
     for name, field in model.model_fields.items():
         if name not in skip:
@@ -89,6 +91,7 @@ def _walk(
 
 
 def _of_field(field: FieldInfo, own: str, path: tuple[str, ...], when: tuple[tuple[str, str], ...]) -> Iterator[Key]:
+    """The key of a field, whose own text is ``own``, followed by the keys of the blocks in it."""
     shape = shape_of_field(field)
     type_, allowed = _in_words(shape)
     inner = [place for member in shape.members() for place in _blocks(member)]
@@ -110,23 +113,24 @@ def _of_field(field: FieldInfo, own: str, path: tuple[str, ...], when: tuple[tup
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Blocks below a key: one, or several of which a ``name`` chooses; ``steps`` lead there through lists, mappings."""
+    """The blocks at one place below a key: a single one, or several kinds."""
 
-    kinds: Mapping[str, type[BaseModel]]  # "" -> the only one
-    steps: tuple[str, ...] = ()
-    named: bool = True  # whether a key ``name`` chooses; else it is a mapping of these names to blocks
+    kinds: Mapping[str, type[BaseModel]]  # by name; a single block has the name ""
+    steps: tuple[str, ...] = ()  # the path from the key to the place, through lists and mappings
+    named: bool = True  # whether a key ``name`` chooses one kind; if not, all are values of a mapping by name
 
     @property
     def chooses(self) -> bool:
-        """Whether a key ``name`` chooses among them."""
+        """Whether a key ``name`` chooses one of several kinds."""
         return self.named and "" not in self.kinds
 
     @property
     def text(self) -> str:
-        """What describes the key: the docstring of the only kind."""
+        """The docstring of a single block that is the key's own value; else ""."""
         return _own_text(self.kinds[""]) if "" in self.kinds and not self.steps else ""
 
     def keys(self, path: tuple[str, ...], when: tuple[tuple[str, str], ...]) -> Iterator[Key]:
+        """The keys of the blocks, which stand at ``path``. The keys of a kind come after a key for the kind itself."""
         here = ".".join(path)
         for name, kind in self.kinds.items():
             if not name:
@@ -141,7 +145,7 @@ class _Blocks:
 
 
 def _blocks(shape: Shape) -> Iterator[_Blocks]:
-    """The blocks that stand at a member of a key's type, or in its list or mapping."""
+    """The blocks of one member of a key's type, also those in its lists and mappings."""
     for mark in shape.marks:
         if isinstance(mark, OneOf):
             yield _Blocks(mark.kinds())
@@ -161,7 +165,7 @@ def _blocks(shape: Shape) -> Iterator[_Blocks]:
 
 
 def _in_words(shape: Shape) -> tuple[str, str]:
-    """The type and what is allowed of it."""
+    """(type, allowed values) of a key, in words."""
     types, rules = [], []
     for member in shape.members():
         type_, rule = _word(member)
@@ -171,7 +175,7 @@ def _in_words(shape: Shape) -> tuple[str, str]:
 
 
 def _word(shape: Shape) -> tuple[str, str]:
-    """The type of one member, and what is allowed of it."""
+    """(type, allowed values) of one member of a key's type, in words."""
     for mark in shape.marks:
         if isinstance(mark, OneOf):
             return BLOCK, f"name: {', '.join(mark.kinds())}"
@@ -203,15 +207,16 @@ def _word(shape: Shape) -> tuple[str, str]:
     return _WORDS.get(shape.type, "any value"), _bounds(shape.marks)
 
 
-def _bounds(extras: Iterable[Any]) -> str:
-    found = [
+def _bounds(marks: Iterable[Any]) -> str:
+    """The bounds among ``marks``, in words."""
+    bounds = [
         words.format(_yaml(value))
-        for extra in extras
+        for mark in marks
         for name, words in _BOUNDS
-        if (value := getattr(extra, name, None)) is not None
+        if (value := getattr(mark, name, None)) is not None
     ]
-    least = ["not empty" for extra in extras if getattr(extra, "min_length", None) == 1]
-    return " and ".join([*found, *least])
+    least = ["not empty" for mark in marks if getattr(mark, "min_length", None) == 1]
+    return " and ".join([*bounds, *least])
 
 
 def _own_text(model: type[BaseModel]) -> str:
@@ -219,12 +224,12 @@ def _own_text(model: type[BaseModel]) -> str:
 
 
 def _kind_text(kind: type[BaseModel]) -> str:
-    """What describes a kind: its docstring, or that of the file which is about it."""
+    """The description of a kind: its docstring, or that of its module if it has none."""
     return _own_text(kind) or inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "")
 
 
 def _differs(default: Any) -> bool:
-    """Whether a default block is not what its own keys' defaults make."""
+    """Whether a default value is anything but a block without a ``name`` whose keys all have their own defaults."""
     if not isinstance(default, BaseModel):
         return True
     try:
@@ -234,7 +239,7 @@ def _differs(default: Any) -> bool:
 
 
 def _default_as_json(value: Any) -> Any:
-    """A default as JSON; of a block the keys that differ from its own defaults."""
+    """A default value as JSON. A block has only the keys that differ from its own defaults."""
     if isinstance(value, BaseModel):
         dumped = value.model_dump(mode="json", exclude_defaults=True)
         named = {"name": value.name} if "name" in type(value).model_fields else {}  # type: ignore[attr-defined]
@@ -257,16 +262,16 @@ def _yaml(value: Any) -> str:
 
 
 def find(everything: Sequence[Key], asked: str) -> list[Key]:
-    """The keys that ``asked`` names: a key (``train.rounds``), all of a block (``data``) or of a kind
-    (``method.fedca``), or the kinds where the block has kinds (``method``).
+    """The keys that ``asked`` names. It is a key (``train.rounds``), a block (``data``), which stands for all its keys,
+    a kind (``method.fedca``), likewise, or a block with kinds (``method``), which stands for its kinds.
 
     Raises:
-        UserError: there is none; the line has the nearest.
+        UserError: there is no such key; the line names similar ones.
     """
     wanted = re.sub(r"(?<=\.)\d+(?=\.|$)", "N", asked.strip().replace(".name=", "."))
     exact = [key for key in everything if wanted in (key.path, key.address)]
     chooses = any(key.type == KIND and key.path == wanted for key in exact)
-    if chooses:  # its kinds, not every key of each
+    if chooses:
         return [key for key in exact if key.type != KIND or key.path == wanted]
     found = [key for key in everything if _within(key.path, wanted) or _within(key.address, wanted)]
     if not found:
@@ -279,15 +284,19 @@ def _within(path: str, block: str) -> bool:
 
 
 def _nearest(everything: Sequence[Key], wanted: str) -> str:
-    """``; did you mean ..?`` with the keys of that name elsewhere, else those that are spelt alike."""
+    """``; did you mean ..?`` with up to three keys: those of the same name in other blocks, and those of a similar
+    spelling. The latter come first if ``wanted`` has a dot.
+    """
     addresses = list(dict.fromkeys(name for key in everything for name in (key.path, key.address)))
     last = wanted.rsplit(".", 1)[-1]
     same = [address for address in addresses if address.endswith(f".{last}")]
     alike = difflib.get_close_matches(wanted, addresses, n=3, cutoff=0.6)
-    if not same and not alike:  # a leaf misspelt, without its block
-        leaves: dict[str, list[str]] = {}
+    if not same and not alike:  # perhaps a misspelt name without its block
+        by_last_part: dict[str, list[str]] = {}
         for address in addresses:
-            leaves.setdefault(address.rsplit(".", 1)[-1], []).append(address)
-        alike = [a for leaf in difflib.get_close_matches(last, leaves, n=2, cutoff=0.6) for a in leaves[leaf]]
+            by_last_part.setdefault(address.rsplit(".", 1)[-1], []).append(address)
+        alike = [
+            a for part in difflib.get_close_matches(last, by_last_part, n=2, cutoff=0.6) for a in by_last_part[part]
+        ]
     near = (same or alike) if "." not in wanted else (alike or same)
     return f"; did you mean {' or '.join(near[:3])}?" if near else ""

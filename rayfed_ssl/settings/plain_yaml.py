@@ -1,7 +1,7 @@
-"""Plain YAML, bounded: no tags, no text that a file or a path cannot hold, no document that grows as it is built.
+"""Reads plain YAML within bounds: no tags, no text that a file or a path cannot contain, and limits on size and depth.
 
-A few hundred bytes of aliases to aliases can stand for 10^9 values, and 10^5 brackets end the interpreter's stack, so
-size and depth are counted while the document is composed, before anything is built from it.
+A few hundred bytes of aliases to aliases can stand for 10^9 values, and 10^5 brackets overflow the interpreter's stack.
+So size and depth are counted while the document is composed, before any value is constructed.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import yaml
 
 from rayfed_ssl.base.text import in_one_line, printable
 
-DEPTH = 64  # mappings and lists in each other, aliases followed
-ENTRIES = 200_000  # keys, values and entries, each as often as aliases repeat it
-DIGITS = 100  # of a number
+DEPTH = 64  # levels of nested mappings and lists, with aliases followed
+ENTRIES = 200_000  # keys, values and entries, counted as often as aliases repeat them
+DIGITS = 100  # characters of a number
 
 _EXPONENT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _TEXT = "tag:yaml.org,2002:str"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # NUL ends a path, half a character cannot be written
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # NUL ends a path, and UTF-8 cannot encode a surrogate
 
 
 class Loader(yaml.SafeLoader):
-    """YAML where ``1e-3`` is a number, a date is text, keys are the text as written and no key stands twice."""
+    """Reads YAML where ``1e-3`` is a number, a date is text, keys are the text as written, and no key is repeated."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own, less the dates)
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own, without dates)
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -35,7 +35,7 @@ class Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._level = 0
-        self._measured: dict[yaml.Node, tuple[int, int]] = {}  # of a complete node: entries, levels
+        self._measured: dict[yaml.Node, tuple[int, int]] = {}  # complete node -> (entries, levels)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -52,7 +52,9 @@ class Loader(yaml.SafeLoader):
         return node
 
     def _measure(self, node: yaml.Node, event: Any) -> None:
-        """Count what stands below ``node``, whose parts are all counted. Raises YAMLError beyond the bounds."""
+        """Count the entries and levels of ``node``, whose parts are counted already. Raises YAMLError if there are too
+        many.
+        """
         if isinstance(event, yaml.AliasEvent):
             if node not in self._measured:
                 raise _refusal(f"found the alias {event.anchor!r} within what it stands for", event.start_mark)
@@ -95,7 +97,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes what ``Loader`` would otherwise read as a number."""
+    """Writes YAML, and quotes text that ``Loader`` would read as a number."""
 
 
 for _yaml in (Loader, Dumper):
@@ -103,12 +105,12 @@ for _yaml in (Loader, Dumper):
 
 
 def parse(text: str) -> Any:
-    """The value of a YAML document. Raises ``yaml.YAMLError``: no YAML, tags, or beyond the bounds."""
+    """The value of a YAML document. Raises ``yaml.YAMLError`` if it is no YAML, has tags, or exceeds the bounds."""
     try:
         return yaml.load(text, Loader=Loader)
-    except (ValueError, OverflowError) as error:  # a scalar that looks like a number and is none, such as 0b_
+    except (ValueError, OverflowError) as error:  # a scalar looks like a number but is none, such as 0b_
         raise yaml.YAMLError(f"found a number that cannot be read ({error})") from None
-    except RecursionError:  # the scanner's own, for which the text alone suffices
+    except RecursionError:  # raised by PyYAML's scanner, before nodes are counted
         raise yaml.YAMLError("found more nesting than can be read") from None
 
 

@@ -1,7 +1,7 @@
-"""A run's settings as everything below the table of methods sees them.
+"""A run's settings, as the layers below the table of methods see them.
 
-``rayfed_ssl.config.RunConfig`` narrows ``method`` and ``plugins`` to the kinds that exist, and checks that the blocks
-fit each other.
+``rayfed_ssl.config.RunConfig`` restricts ``method`` and ``plugins`` to the kinds that exist, and checks that the blocks
+are consistent.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from rayfed_ssl.settings.blocks import (
 from rayfed_ssl.settings.system import ServerConfig, SystemConfig, Trace
 from rayfed_ssl.settings.transport import TransportConfig
 
-IMAGES = ("data.path", "data.public.images.path")  # of the keys that name files, those of images that are dealt
-OTHER_IMAGES = "evaluation.transfer.data.path"  # that a protocol looks at
-START = "model.start"  # whose digest the configuration holds
+IMAGES = ("data.path", "data.public.images.path")  # keys of the images that are dealt to clients or public
+OTHER_IMAGES = "evaluation.transfer.data.path"  # key of the images of a protocol
+START = "model.start"  # key of the encoder's initial values, whose digest the configuration contains
 
 Kind = TypeVar("Kind", bound=Block)
 
 
 class PluginConfig(MethodConfig):
-    """Base of every entry of ``plugins:``. As a ``method:`` it is that plug-in over a local objective."""
+    """Base class of every entry of ``plugins:``. As a ``method:``, it means the plug-in on top of a local objective."""
 
     def minimum_batch(self, settings: RunSettings) -> int:
-        """Rows a batch must have for the plug-in's loss term to be defined."""
+        """Rows that a batch must have for the plug-in's loss term to be defined."""
         return 1
 
     def called(self, settings: RunSettings) -> str:
-        """What a message about :meth:`minimum_batch` calls the plug-in, with the key that decides it, if one does."""
+        """How a message about :meth:`minimum_batch` names the plug-in and the key that decides it, if there is one."""
         return self.name
 
 
@@ -84,22 +84,22 @@ class RunSettings(Block):
     """Draw ``figures/`` and their copies in TensorBoard; false saves a second per run, as in sweeps of short trials."""
 
     def method_as(self, kind: type[Kind]) -> Kind:
-        """The method's own block, where it is known to be of that kind. Raises TypeError where it is not."""
+        """The method's block, typed as ``kind``. Raises TypeError if it is of another kind."""
         return _as(self.method, kind)
 
     def objective_as(self, kind: type[Kind]) -> Kind:
-        """The objective's block, where it is known to be of that kind. Raises TypeError where it is not."""
+        """The objective's block, typed as ``kind``. Raises TypeError if it is of another kind."""
         return _as(self.objective, kind)
 
     @property
     def least_batches(self) -> list[tuple[str, int]]:
-        """(who, how many rows): the smallest batches the objective and the plug-ins are defined for."""
+        """(what needs it, rows): the smallest batches for which the objective and the plug-ins are defined."""
         plugins = [(plugin.called(self), plugin.minimum_batch(self)) for plugin in self.active_plugins]
         return [(f"the {self.objective.name} objective", build_objective(self.objective).minimum_batch), *plugins]
 
     @property
     def active_plugins(self) -> tuple[PluginConfig, ...]:
-        """The plug-ins in force: those listed, and the method itself where it is one over a local objective."""
+        """The plug-ins in use: the method itself if it is one, then those listed in ``plugins``."""
         own = (self.method,) if isinstance(self.method, PluginConfig) else ()
         return (*own, *self.plugins)
 
@@ -110,29 +110,31 @@ class RunSettings(Block):
 
     @property
     def keeps_target(self) -> bool:
-        """Whether a momentum target is the client's own from round to round (``objective.target: local``)."""
+        """Whether each client keeps its own momentum target between rounds (``objective.target: local``)."""
         return self.objective.momentum_target == "local"
 
     @property
     def averages_target(self) -> bool:
-        """Whether momentum targets travel and are averaged (``objective.target: averaged``)."""
+        """Whether momentum targets are sent and averaged (``objective.target: averaged``)."""
         return self.objective.momentum_target == "averaged"
 
     @property
     def projection_dim(self) -> int:
-        """D: what the network's `project` returns, after a calibration layer if there is one."""
-        return self.model.calibration or self.model.projector.dim
+        """D, the dimension of projections, after the calibration layer if there is one."""
+        return self.model.projection_dim
 
     @property
     def cohort_size(self) -> int:
-        """The most clients that train in a round which does not ask everybody (``MethodServer.asks_everybody``)."""
+        """The largest number of clients that train in a round, except in rounds that ask everybody
+        (``MethodServer.asks_everybody``).
+        """
         wanted = self.participants(self.clients.count)
         return wanted if self.server.schedule == "sync" else min(self.clients.count, self.server.buffer)
 
     def files(self) -> dict[str, Path]:
-        """Where all that the run reads lies, as it was written, by the key that names it: images, public images of
-        another source, the files beside them, a protocol's images, what the encoder begins with. Not images without a
-        path, or whose path is a name (``hub``).
+        """Key -> the path that it names, as it was written, for everything that the run reads: images, public images of
+        another source, files on partition and clients, a protocol's images, and the encoder's initial values. Images
+        without a path, and those whose path is a name (``hub``), are left out.
         """
         data, system, start = self.data, self.system, self.model.start
         named: dict[str, Path | None] = {
@@ -149,26 +151,28 @@ class RunSettings(Block):
         return {key: path for key, path in named.items() if path is not None}
 
     def evaluates(self, round: int) -> bool:
-        """Whether encoders are evaluated after a round: every so many, and after the last one."""
+        """Whether encoders are evaluated after a round: every ``evaluation.every`` rounds, and after the last one."""
         return due(round, self.evaluation.every, self.train.rounds)
 
     def participants(self, clients: int) -> int:
-        """How many of so many clients a round wants: participation.fraction of them, rounded to the nearest whole
-        number, halves to the even one, at least one.
+        """How many of ``clients`` clients a round wants: participation.fraction of them, rounded to the nearest whole
+        number (a half to the even one), but at least 1.
         """
         return max(1, round(self.participation.fraction * clients))
 
 
 def due(t: int, every: int, last: int) -> bool:
-    """Whether something is done after round ``t``: every so many rounds, 0 meaning never, and after the last."""
+    """Whether something is done after round ``t`` that is done every ``every`` rounds (0: never) and after the last."""
     return t == last or bool(every and t % every == 0)
 
 
 def _place(source: SourceConfig | None) -> Path | None:
+    """The path of a source's images; None if there is no source, or if it has no path in a file system."""
     return None if source is None or source.name == "hub" else source.path
 
 
 def _as(block: Block, kind: type[Kind]) -> Kind:
+    """``block``, typed as ``kind``. Raises TypeError if it is of another kind."""
     if not isinstance(block, kind):
         raise TypeError(f"found a block of {type(block).__qualname__}, expected {kind.__qualname__}")
     return block

@@ -1,4 +1,4 @@
-"""The blocks ``system:`` and ``server:``: clients' speeds and availability, and how the server waits."""
+"""The blocks ``system:`` and ``server:``: clients' speeds and availability, and how the server waits and steps."""
 
 from __future__ import annotations
 

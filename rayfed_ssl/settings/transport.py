@@ -1,4 +1,4 @@
-"""The block ``transport:``: in how many bytes weights cross, each way."""
+"""The block ``transport:``, which says in how many bytes weights are sent in each direction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Float32(Block):
     name: Literal["float32"] = "float32"
 
     def size(self, count: int) -> int:
-        """Bytes of so many parameters."""
+        """Bytes of ``count`` parameters."""
         return float32_bytes(count)
 
     @property
@@ -35,7 +35,7 @@ class Float16(Block):
     name: Literal["float16"] = "float16"
 
     def size(self, count: int) -> int:
-        """Bytes of so many parameters."""
+        """Bytes of ``count`` parameters."""
         return 2 * count
 
     @property
@@ -54,7 +54,7 @@ class Quantized(Block):
     """Consecutive values that share a scale, a float32: their largest magnitude."""
 
     def size(self, count: int) -> int:
-        """Bytes of so many parameters."""
+        """Bytes of ``count`` parameters."""
         return quantized_bytes(count, self.bits, self.bucket)
 
     @property

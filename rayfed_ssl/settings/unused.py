@@ -1,7 +1,7 @@
-"""Refuses given keys that have no effect because of other keys.
+"""Refuses keys that were given but have no effect because of other keys.
 
-A key in a file may be meant for other runs of it: an option that leaves it without effect does not make it wrong. So
-what counts is what is given for this run, or at one place.
+A key in a file may be meant for other runs of the file, so an option that disables it does not make it a mistake. A key
+is refused only if it is given for this run, or at the same place as the key that disables it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from rayfed_ssl.settings.run import RunSettings
 
 
 def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Mapping[str, str]) -> None:
-    """Refuse what is given for a run, nested or dotted, and has no effect, unless it is at its default.
+    """Refuse keys among ``changes``, nested or dotted, that have no effect and do not have their default values.
 
     Args:
-        unused: the method's keys without effect, and what each needs, ``KEY=VALUE``.
+        unused: key of the method without effect -> what it needs, ``KEY=VALUE``.
     Raises:
-        ConfigError: a line for each.
+        ConfigError: with a line for each such key.
     """
     given = flat(changes)
     _refuse(config, {key: needs for key, needs in _all(config, unused).items() if _among(given, key)})
 
 
 def refuse_beside(config: RunSettings, document: Mapping[str, Any], unused: Mapping[str, str]) -> None:
-    """Refuse a key of a document, or of its profile, if the key that disables it stands in the same place, with the
-    value that the run has.
+    """Refuse a key of a document if the key that disables it stands in the document, too, and has the run's value
+    there. The keys of the run's profile are checked in the same way.
 
-    A fully resolved place (every key present) is not checked.
+    A document or profile that has every key was resolved from defaults, and is not checked.
+
+    Raises:
+        ConfigError: with a line for each such key.
     """
     profile = (document.get("profiles") or {}).get(config.profile) or {}
     for written in (document, profile):
@@ -45,7 +48,7 @@ def refuse_beside(config: RunSettings, document: Mapping[str, Any], unused: Mapp
 
 
 def _refuse_in(config: RunSettings, written: Mapping[str, Any], unused: Mapping[str, str]) -> None:
-    """:func:`refuse_beside`, in one place."""
+    """:func:`refuse_beside` for one place, the document or its profile."""
     given, resolved = flat(written), flat(config.model_dump(mode="json"))
     if {f"train.{name}" for name in TrainConfig.model_fields} - {"train.optimizer"} <= given.keys():
         return
@@ -58,12 +61,13 @@ def _refuse_in(config: RunSettings, written: Mapping[str, Any], unused: Mapping[
 
 
 def second_view_keys(config: RunSettings, allowed: Sequence[str]) -> dict[str, str]:
-    """The keys of views' second one, where the objective trains on one view of an image, and what each needs.
+    """Key of an image's second view -> what it needs; empty if the objective trains on two views.
 
-    Alignment, which ``rank`` measures on two views made as in training, does not count: there training made none.
+    ``rank`` measures alignment on two views made as in training. It does not count as a use of these keys, because
+    training makes only one view.
 
     Args:
-        allowed: the objectives that the method goes with.
+        allowed: the objectives that the method can use.
     """
     if build_objective(config.objective).views > 1:
         return {}
@@ -76,12 +80,12 @@ def second_view_keys(config: RunSettings, allowed: Sequence[str]) -> dict[str, s
 
 
 def _among(given: Mapping[str, object], key: str) -> bool:
-    """Whether a key, or one of the block that it is, is given."""
+    """Whether ``key`` is given, or, if it is a block, one of its keys."""
     return key in given or any(name.startswith(f"{key}.") for name in given)
 
 
 def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
-    """Those of the method, and the run's own."""
+    """Key without effect -> what it needs: the run's own keys, and ``unused``, those of the method."""
     found = dict[str, str]()
     if config.train.local_steps is not None:
         found["train.local_epochs"] = "train.local_steps=null"
@@ -93,7 +97,7 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
         found["train.optimizer.trust_coefficient"] = "train.optimizer.name=lars"
     if config.resources.device == "cpu":
         found["train.precision"] = "resources.device=auto or cuda"
-    if config.server.schedule == "fedbuff":  # its server adds up replies and does nothing else
+    if config.server.schedule == "fedbuff":  # FedBuff's server only adds up replies
         found["system.server_seconds_per_image"] = "server.schedule=sync"
     if config.server.optimizer.name == "adagrad":
         found["server.optimizer.beta_2"] = "server.optimizer.name=adam or yogi"
@@ -146,6 +150,7 @@ def _keys(block: Block, path: str) -> Iterator[str]:
 
 
 def _refuse(config: RunSettings, unused: Mapping[str, str]) -> None:
+    """Raise ConfigError with a line for each of these keys that does not have its default value."""
     lines = []
     for key, needs in unused.items():
         path, _, name = key.rpartition(".")

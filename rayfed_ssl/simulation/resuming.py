@@ -26,7 +26,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
 from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.storage import checkpoint
-from rayfed_ssl.storage.claim import refuse_taken
+from rayfed_ssl.storage.claim import refuse_taken, writable
 
 WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "images.parquet",
@@ -67,7 +67,7 @@ def examine_folder(
     refuse_taken(folder, resume)
     if not existing.exists():
         refuse_among_images(config, folder)
-    checkpoint.writable(folder)
+    writable(folder)
     if not existing.exists():
         _refuse_what_is_no_run(folder, resume)
         if note := of_others(folder):

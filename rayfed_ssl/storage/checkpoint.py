@@ -1,14 +1,14 @@
-"""A checkpoint is files holding the values: safetensors for arrays, JSON for the rest, a marker written last.
+"""Saves and loads checkpoints: folders with safetensors files for arrays, JSON for the rest, and a marker written last.
 
     checkpoints/round-00010/
-      server.json, server.safetensors      the server's and the plug-ins' state, the ledger's totals
+      server.json, server.safetensors      the state of the server and the plug-ins, and the ledger's totals
       clients-00000.json/.safetensors ...   the clients' states, in groups of about 64 MB
-      complete.json                        size and digest of every file above: without it the folder is ignored
+      complete.json                        size and digest of every file above; without it the folder is ignored
 
-Everything is written into a temporary folder that is renamed when whole, so a kill at any moment leaves the previous
-checkpoint as it was. Where a round is saved again, the earlier folder is ``round-00010.replaced`` until the new one has
-its name, and counts as long as there is no other. Folders of any other name, such as a user's copy, are neither
-read nor removed.
+Everything is written into a temporary folder, which is renamed when it is complete, so a kill at any moment leaves the
+previous checkpoint intact. If a round is saved again, the earlier folder is called ``round-00010.replaced`` until the
+new one has its place; until then it is the checkpoint of that round. Folders of any other name, such as a user's copy,
+are neither read nor removed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from rayfed_ssl.base.files import readable_as_usual, sync_folder
-from rayfed_ssl.base.folders import within
-from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import first_line
 from rayfed_ssl.base.weights import Weights
 
@@ -41,24 +39,23 @@ SUFFIXES = (".json", ".safetensors")
 NAME = re.compile(r"round-(\d{5,})")
 REPLACED = ".replaced"
 SET_ASIDE = re.compile(r"round-(\d{5,})\.damaged")
-PROBE = os.urandom(64 << 10)  # what a folder must take to count as writable; file systems compress zeros away
 
 
 class Damaged(Exception):
-    """A checkpoint whose files are not what its marker says."""
+    """The files of a checkpoint are not those that its marker describes, or cannot be read."""
 
 
 def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """JSON-able skeleton of a tree of dicts, lists, scalars, arrays and Weights; arrays, and numpy's scalars as arrays
-    without dimensions, go to ``arrays`` under a number.
+    """The skeleton, for JSON, of a tree of dicts, lists, scalars, arrays and Weights. Arrays are added to ``arrays``
+    under a number, and so are numpy's scalars, as arrays without dimensions.
 
     Raises:
-        TypeError: the tree holds something else.
+        TypeError: the tree contains something else.
     """
 
     def put(array: np.ndarray) -> str:
         key = f"{len(arrays):06d}"
-        arrays[key] = np.asarray(array, order="C")  # ascontiguousarray would give a single number a dimension
+        arrays[key] = np.asarray(array, order="C")  # ascontiguousarray would add a dimension to a single number
         return key
 
     match tree:
@@ -80,10 +77,10 @@ def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The inverse of :func:`flatten`; tuples come back as lists.
+    """The inverse of :func:`flatten`, except that tuples become lists.
 
     Raises:
-        ValueError: an array is missing, or the skeleton is none that :func:`flatten` makes.
+        ValueError: an array is missing, or :func:`flatten` does not make such a skeleton.
     """
 
     def array(key: Any) -> np.ndarray:
@@ -114,7 +111,7 @@ def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 @contextlib.contextmanager
 def disk_errors() -> Iterator[None]:
-    """safetensors has an exception of its own for what the disk refuses: make it the OSError that it was."""
+    """Turns the exception that safetensors raises for errors of the disk back into the OSError that caused it."""
     try:
         yield
     except SafetensorError as error:
@@ -134,7 +131,7 @@ def _write_tree(folder: Path, name: str, tree: Any) -> None:
 
 
 def _read_tree(folder: Path, name: str) -> Any:
-    """Raises Damaged, naming the file."""
+    """The tree that :func:`_write_tree` wrote. Raises Damaged, naming the file."""
     skeleton = folder / f"{name}.json"
     try:
         return unflatten(json.loads(skeleton.read_text()), load_file(folder / f"{name}.safetensors"))
@@ -148,17 +145,19 @@ def _digest(path: Path) -> str:
 
 
 def save(root: Path, round: int, server: Any, clients: Iterable[tuple[int, Any]]) -> Path:
-    """Write the checkpoint of a finished round. Raises OSError (full disk, no permission); what was there stays.
+    """Write the checkpoint of a finished round, and return its folder.
 
     Args:
         root: the run's ``checkpoints`` folder.
-        server: tree of the server's state.
-        clients: (client, state), taken one at a time.
+        server: the tree of the server's state.
+        clients: pairs (client, state), which are consumed one at a time.
+    Raises:
+        OSError: the disk is full, or nothing may be written there. Earlier checkpoints are kept.
     """
     final, temporary = root / f"round-{round:05d}", root / f".writing-{round:05d}-{os.getpid()}"
     root.mkdir(parents=True, exist_ok=True)
     _remove_replaced(root)
-    for stale in root.glob(".writing-*"):  # left by a kill: never complete, never read
+    for stale in root.glob(".writing-*"):  # left by a killed process: incomplete, and never read
         shutil.rmtree(stale, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -180,26 +179,28 @@ def save(root: Path, round: int, server: Any, clients: Iterable[tuple[int, Any]]
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """Give a folder its name; one that had it before is moved aside. Raises OSError, where all is as it was."""
-    before = final.with_name(f"{final.name}{REPLACED}")
+    """Rename the folder ``temporary`` to ``final``, after moving an earlier ``final`` aside. Raises OSError, and then
+    ``final`` is as it was.
+    """
+    earlier = final.with_name(f"{final.name}{REPLACED}")
     if moved := final.exists():
-        shutil.rmtree(before, ignore_errors=True)
-        os.rename(final, before)
+        shutil.rmtree(earlier, ignore_errors=True)
+        os.rename(final, earlier)
     try:
         os.replace(temporary, final)
     except OSError:
         if moved:
-            os.rename(before, final)
+            os.rename(earlier, final)
         raise
     sync_folder(final.parent)
 
 
 def _remove_replaced(root: Path) -> None:
-    """Remove what was moved aside, where a checkpoint has taken its place."""
-    for before in root.glob(f"round-*{REPLACED}"):
-        name = before.name.removesuffix(REPLACED)
+    """Remove the folders that were moved aside and that a complete checkpoint has replaced."""
+    for earlier in root.glob(f"round-*{REPLACED}"):
+        name = earlier.name.removesuffix(REPLACED)
         if NAME.fullmatch(name) and (root / name / MARKER).exists():
-            shutil.rmtree(before, ignore_errors=True)
+            shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -208,14 +209,15 @@ def _sync(path: Path) -> None:
 
 
 def _groups(clients: Iterable[tuple[int, Any]]) -> Iterator[dict[int, Any]]:
+    """The clients' states in groups of at least ``GROUP_BYTES``, the last of which may have fewer."""
     group: dict[int, Any] = {}
-    held = 0
+    size = 0
     for client, state in clients:
         group[client] = state
-        held += _bytes(state)
-        if held >= GROUP_BYTES:
+        size += _bytes(state)
+        if size >= GROUP_BYTES:
             yield group
-            group, held = {}, 0
+            group, size = {}, 0
     if group:
         yield group
 
@@ -228,25 +230,25 @@ def _bytes(tree: Any) -> int:
 
 def complete(root: Path) -> list[tuple[int, Path]]:
     """(round, folder) of the checkpoints that have their marker, oldest first."""
-    found: dict[int, Path] = {}
-    for folder in sorted(path.parent for path in root.glob(f"round-*/{MARKER}")):  # one that was replaced comes second
+    folders: dict[int, Path] = {}
+    for folder in sorted(path.parent for path in root.glob(f"round-*/{MARKER}")):  # a replaced one sorts second
         if match := NAME.fullmatch(folder.name.removesuffix(REPLACED)):
-            found.setdefault(int(match[1]), folder)
-    return sorted(found.items())
+            folders.setdefault(int(match[1]), folder)
+    return sorted(folders.items())
 
 
 def verify(folder: Path) -> None:
-    """Raises Damaged where a file's size or digest is not what the marker says, either cannot be read, or the marker
-    does not list what :func:`load` reads.
+    """Raise Damaged if a file's size or digest is not what the marker says, if the file or the marker cannot be read,
+    or if the marker does not list every file that :func:`load` reads.
     """
     try:
         listed = [(n, f["bytes"], f["blake2b"]) for n, f in json.loads((folder / MARKER).read_text())["files"].items()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{folder / MARKER}: not readable ({first_line(error)})") from None
-    named = {name for name, _, _ in listed}
-    read = {f"server{suffix}" for suffix in SUFFIXES} | {path.name for path in folder.glob("clients-*.json")}
-    read |= {f"{name.removesuffix('.json')}.safetensors" for name in read if name.startswith("clients-")}
-    if missing := sorted(read - named):
+    listed_names = {name for name, _, _ in listed}
+    needed = {f"server{suffix}" for suffix in SUFFIXES} | {path.name for path in folder.glob("clients-*.json")}
+    needed |= {f"{name.removesuffix('.json')}.safetensors" for name in needed if name.startswith("clients-")}
+    if missing := sorted(needed - listed_names):
         raise Damaged(f"{folder / MARKER}: does not list {', '.join(missing[:3])}")
     for name, size, digest in listed:
         path = folder / name
@@ -259,7 +261,7 @@ def verify(folder: Path) -> None:
 
 
 def newest(root: Path) -> tuple[tuple[int, Path] | None, list[str]]:
-    """The newest intact checkpoint, and a line for each newer one that was damaged and is passed over."""
+    """The newest intact checkpoint as (round, folder), or None, and a line for each newer one, which is damaged."""
     damaged = []
     for round, folder in reversed(complete(root)):
         try:
@@ -272,7 +274,9 @@ def newest(root: Path) -> tuple[tuple[int, Path] | None, list[str]]:
 
 
 def load(folder: Path) -> tuple[Any, Iterator[tuple[int, Any]]]:
-    """The server's tree, and the clients' states group by group. Raises Damaged, naming the file."""
+    """The server's tree, and an iterator over (client, state) that reads the clients' states group by group. Both raise
+    Damaged, naming the file.
+    """
 
     def clients() -> Iterator[tuple[int, Any]]:
         for path in sorted(folder.glob("clients-*.json")):
@@ -285,9 +289,9 @@ def load(folder: Path) -> tuple[Any, Iterator[tuple[int, Any]]]:
 
 
 def set_aside(root: Path, after: int) -> list[str]:
-    """Rename the checkpoints past round ``after``, those that were passed over as damaged: they must neither count as
-    the newest nor hide what is saved from now on. Returns their new names, ``round-NNNNN.damaged``; :func:`prune`
-    removes them once the run has saved that round again.
+    """Rename the checkpoints after round ``after``, which :func:`newest` passed over as damaged, so that they no longer
+    count as checkpoints. Returns their new names, ``round-NNNNN.damaged``. :func:`prune` removes them when the run has
+    saved a checkpoint of that round or a later one.
 
     Raises:
         OSError: the folder cannot be changed.
@@ -303,40 +307,14 @@ def set_aside(root: Path, after: int) -> list[str]:
 
 
 def prune(root: Path, keep: int, keep_every: int) -> None:
-    """Delete all but the newest ``keep`` and every ``keep_every``-th round (0: none), and what was set aside and has
-    been made again. The newest must be intact: see :func:`set_aside`.
+    """Delete all checkpoints but the newest ``keep`` and those of every ``keep_every``-th round (0: none). Delete also
+    those that were set aside and are not newer than the newest, which must be intact: see :func:`set_aside`.
     """
-    found = complete(root)
-    for round, folder in found[:-keep]:
+    checkpoints = complete(root)
+    for round, folder in checkpoints[:-keep]:
         if not keep_every or round % keep_every:
             shutil.rmtree(folder, ignore_errors=True)
-    newest = found[-1][0] if found else -1
+    last_round = checkpoints[-1][0] if checkpoints else -1
     for path in root.glob("round-*.damaged"):
-        if (match := SET_ASIDE.fullmatch(path.name)) and int(match[1]) <= newest:
+        if (match := SET_ASIDE.fullmatch(path.name)) and int(match[1]) <= last_round:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def writable(folder: Path) -> None:
-    """Raise UserError if nothing can be written into (or made at) this folder: a probe of 64 KB, so that a full disk or
-    an exhausted quota is found, too. Leaves nothing behind.
-    """
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    probe = folder / f".probe-{os.getpid()}"
-
-    def write() -> None:
-        with probe.open("wb") as file:
-            file.write(PROBE)
-            file.flush()
-            os.fsync(file.fileno())
-
-    try:
-        within(folder, write)
-    except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"--out: cannot write to {folder} ({why}); name a folder you may write to") from None
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
-        for path in missing:
-            with contextlib.suppress(OSError):
-                path.rmdir()

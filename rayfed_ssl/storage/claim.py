@@ -1,4 +1,6 @@
-"""Lets only one process at a time write to the folder of a run, a sweep or a comparison."""
+"""Lets only one process at a time write to the folder of a run, a sweep or a comparison, and checks that it can be
+written to.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +12,52 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rayfed_ssl.base.files import write_json
+from rayfed_ssl.base.folders import within
 from rayfed_ssl.base.lock import Held, Lock, is_held
 from rayfed_ssl.base.schema import UserError
 
 LOCK = ".lock"
 REWRITING_S = 60.0  # far longer than it takes to write a file
-DRAFT = re.compile(  # of a file that is put in place when it is whole
+PROBE = os.urandom(64 << 10)  # random bytes, because file systems compress zeros
+DRAFT = re.compile(  # names of the temporary files of ``replace_file``, and of the probes of ``writable``
     r"\.(config\.yaml\.\d+|((summary|environment|environment-\d+|evaluation|leak)\.json|(partition|images)\.parquet))\.tmp|\.probe-\d+"
 )
 
 
+def writable(folder: Path) -> None:
+    """Raise UserError if nothing can be written into the folder, or if it is missing and cannot be created. Writing 64
+    KB shows a full disk or an exhausted quota, too. Leaves nothing behind.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    probe = folder / f".probe-{os.getpid()}"
+
+    def write() -> None:
+        with probe.open("wb") as file:
+            file.write(PROBE)
+            file.flush()
+            os.fsync(file.fileno())
+
+    try:
+        within(folder, write)
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(f"--out: cannot write to {folder} ({why}); name a folder you may write to") from None
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+
+
 def refuse_taken(folder: Path, resume: bool) -> None:
-    """Raise UserError where a run is in the folder and ``resume`` is not set."""
+    """Raise UserError if the folder holds a run and ``resume`` is not set."""
     if (folder / "config.yaml").exists() and not resume:
         raise UserError(f"--out: {folder} already holds a run; add --resume to continue it, or name another folder")
 
 
 def refuse_busy(folder: Path) -> None:
-    """Raise UserError where a process of this machine writes in the folder now."""
+    """Raise UserError if a process of this machine is writing to the folder."""
     path = folder / LOCK
     if is_held(path):
         owner = "owner unknown"
@@ -37,10 +67,12 @@ def refuse_busy(folder: Path) -> None:
 
 
 class Claim:
-    """A run folder that this process alone writes to until :meth:`close`; see :class:`Lock` for how far that reaches.
+    """A run folder that only this process writes to until :meth:`close`. :class:`Lock` says which processes this
+    excludes.
 
-    Until ``settled`` is set, closing removes what came into a folder that held no run, and the folder itself if it was
-    made: a run that could not begin leaves nothing behind. Not so where there is no lock: it may be another run's.
+    If ``settled`` is not set, the run could not begin, and closing leaves nothing behind: it removes the files that
+    were added to a folder without a run, and the folder if it was created here. Files are not removed if there is no
+    lock, because another run may have written them.
 
     Raises:
         UserError: another run is writing there.
@@ -56,16 +88,16 @@ class Claim:
 
     @property
     def clears(self) -> bool:
-        """Whether closing removes what was written."""
+        """Whether closing removes the files that were added."""
         return not self.settled and not self.why_not_locked and "config.yaml" not in self._before
 
     @property
     def why_not_locked(self) -> str:
-        """Why nothing keeps a second run out; empty where it is kept out."""
+        """Why there is no lock that excludes a second run; empty if there is one."""
         return self._lock.why_not
 
     def _remove_drafts(self) -> None:
-        """Remove what a killed process was writing: with the lock held it is nobody's."""
+        """Remove the temporary files of killed processes. While the lock is held, no living process writes any."""
         for name in _names(self.folder):
             if DRAFT.fullmatch(name):
                 with suppress(OSError):
@@ -89,8 +121,8 @@ class Claim:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[str]:
-    """The folder of a sweep or a comparison, which this process alone works in: why not, or nothing. The runs in there
-    have claims of their own. Where nothing was written, folders that were not there before are not there afterwards.
+    """Locks the folder of a sweep or a comparison within this context. Yields why there is no lock, or an empty text.
+    The runs in the folder have claims of their own. Folders that were created here and are empty are removed.
 
     Raises:
         UserError: another command works there.
@@ -108,14 +140,14 @@ def claimed(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def rewriting(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
-    """While a JSON file of a run folder that several commands may write is read, changed and written, by what this
-    gives: one of a machine at a time does so. The folder is not made again where it is gone.
+    """Locks a JSON file of a run folder that several commands may read, change and write. Yields the function that
+    writes it. A run folder that was removed is not created again.
 
-    One at a time does so in a folder that they share, as far as :class:`Lock` reaches. Of a run at a URI each command
-    has a copy, which no lock of another guards.
+    :class:`Lock` says which processes this excludes. Each command has its own copy of a run at a URI, so there the lock
+    excludes nobody.
 
     Raises:
-        UserError: after a minute another command still has it, the run is gone, or it cannot be written there.
+        UserError: another command still holds the lock after a minute, the run is gone, or the file cannot be written.
     """
     run = path.parent
 
@@ -138,13 +170,13 @@ def rewriting(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
 
 
 def refuse_gone(run: Path, what: str) -> None:
-    """Raise UserError where the run whose folder ``what`` belongs in is there no more."""
+    """Raise UserError if the run is gone to whose folder the file ``what`` was to be written."""
     if not (run / "config.yaml").exists():
         raise UserError(f"{run}: found no run any more; it was removed or moved meanwhile, and {what} was not written")
 
 
 def lock_of(folder: Path, path: Path) -> Lock:
-    """The lock at ``path``, which stands for ``folder``. Raises UserError where another run has it."""
+    """The lock at ``path``, which stands for ``folder``. Raises UserError if another run holds it."""
     try:
         return Lock(path)
     except Held as owner:

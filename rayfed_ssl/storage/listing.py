@@ -1,5 +1,5 @@
-"""Lists the runs in a folder: status, rounds, accuracy and size. It runs no code of theirs. It reads a table only of
-a run that has not ended, and the end of TensorBoard's event file of one that is running.
+"""Lists the runs in a folder with status, rounds, accuracy and size. No code of the runs is executed. Tables are read
+only for runs that have not ended, and the end of TensorBoard's event file only for running ones.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import LOCK
 
-DEEPEST = 5  # folders below the one that is listed; comparisons and sweeps hold runs one below
-TRIALS = "trials.json"  # beside the trials of a sweep: see ``tune.book``
+DEEPEST = 5  # levels of folders below the listed one that are searched
+TRIALS = "trials.json"  # beside the trials of a sweep or a comparison: see ``tune.book``
 METRICS = "metrics.parquet"  # see ``rayfed_ssl.records.tables``
 MARKERS = "checkpoints/round-*/complete.json"  # see ``rayfed_ssl.storage.checkpoint``
 
@@ -30,13 +30,17 @@ MARKERS = "checkpoints/round-*/complete.json"  # see ``rayfed_ssl.storage.checkp
 class Listed:
     """One run.
 
-    ``run``: its path below the folder that was listed. ``point``: of a sweep's or a comparison's trial, the keys that
-    it varies; ``seed``: its seed, where there are several of each. ``status``: complete, stopped, diverged, failed,
-    running (a process of this machine writes there), unfinished, or damaged, and ``problem`` says why. ``done`` of
-    ``rounds``: those that are over of a run that is running, else where it has not ended those of the newest
-    checkpoint, from which it would go on. ``accuracy``: of the last round that was evaluated, up to that of the newest
-    checkpoint, of clients the mean, None of a run that has not finished its first; ``features``: what describes the
-    features, likewise. ``changed``: when something was last written, in local time.
+    ``run`` is its path below the listed folder. ``status`` is complete, stopped, diverged, failed, running (a process
+    of this machine is writing to it), unfinished or damaged; ``problem`` says why.
+
+    ``done`` of ``rounds`` are over. If the run has not ended and is not running, ``done`` is the round of the newest
+    checkpoint, from which it would continue.
+
+    ``accuracy`` is that of the last evaluated round up to the newest checkpoint, averaged over clients; it is None
+    before the first round has ended. ``features`` has the values that describe features, of the same round.
+
+    ``changed`` is when a file was last written, in local time. For a trial of a sweep or a comparison, ``point`` has
+    the keys that it varies, and ``seed`` its seed if several seeds were run.
     """
 
     run: str
@@ -54,7 +58,7 @@ class Listed:
 
 
 def runs_in(folder: Path) -> list[Listed]:
-    """Every run in ``folder`` and in the folders within, by path; or ``folder`` itself where that is a run.
+    """Every run in ``folder`` and its subfolders, sorted by path; only ``folder`` itself if it is a run.
 
     Raises:
         UserError: there is no such folder.
@@ -68,20 +72,20 @@ def runs_in(folder: Path) -> list[Listed]:
 
 
 class Books:
-    """What sweeps and comparisons have written down of their trials; each of their files is read once."""
+    """The records that sweeps and comparisons keep of their trials. Each file is read once."""
 
     def __init__(self) -> None:
         self._read: dict[Path, dict[str, dict[str, Any]]] = {}
 
     def trial(self, folder: Path) -> dict[str, Any]:
-        """What the sweep or comparison around ``folder`` says of it; empty where there is none."""
+        """The record of the trial in ``folder``; empty if ``folder`` is not a trial of a sweep or a comparison."""
         if folder.parent not in self._read:
             self._read[folder.parent] = _trials(folder.parent / TRIALS)
         return self._read[folder.parent].get(folder.name, {})
 
 
 def listed(folder: Path, name: str, books: Books) -> Listed:
-    """What there is to say about the run in ``folder``, however damaged it is."""
+    """The row of the run in ``folder``, which may be damaged."""
     size, changed = _size_and_time(folder)
     trial = books.trial(folder)
     known: dict[str, Any] = {"run": name, "bytes": size, "changed": changed, "point": trial.get("point", {})}
@@ -100,7 +104,7 @@ def listed(folder: Path, name: str, books: Books) -> Listed:
     if not ended:
         try:
             known |= _measured(folder, reached)
-        except UserError as error:  # the run's own to mend: it writes them again
+        except UserError as error:  # resuming the run mends its tables, so it is not damaged
             known["problem"] = str(error)
     if is_held(folder / LOCK):
         known |= {"status": "running", "done": max(known["done"], _rounds_over(folder))}
@@ -109,7 +113,7 @@ def listed(folder: Path, name: str, books: Books) -> Listed:
     elif "status" not in known and trial.get("status") == "failed":
         known["status"] = "failed"
     elif "status" not in known or (known["status"] == "complete" and ended["done"] < known["rounds"]):
-        known["status"] = "unfinished"  # the second: it was extended, and is not over
+        known["status"] = "unfinished"  # the second condition: the run was extended, and is not over
     return Listed(**known)
 
 
@@ -120,7 +124,7 @@ def _looks_like_a_run(folder: Path, books: Books) -> bool:
 
 
 def _found(folder: Path, deep: int, books: Books) -> Iterator[Path]:
-    """Run folders below ``folder``, by name; nothing hidden, nothing that a link leads to, nothing within a run."""
+    """The run folders below ``folder``, by name. Hidden folders, links and the insides of runs are not searched."""
     try:
         inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError:
@@ -134,7 +138,7 @@ def _found(folder: Path, deep: int, books: Books) -> Iterator[Path]:
 
 
 def _settings(folder: Path, *, seed: bool) -> dict[str, Any]:
-    """Method and rounds, with ``seed`` its seed, too, as config.yaml says. Raises UserError."""
+    """Method and rounds in config.yaml, and with ``seed`` the run's seed. Raises UserError."""
     document = configfile.read(folder / "config.yaml")
     try:
         found = {"method": str(document["method"]["name"]), "rounds": int(document["train"]["rounds"])}
@@ -144,14 +148,14 @@ def _settings(folder: Path, *, seed: bool) -> dict[str, Any]:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    """What summary.json says; empty where there is none. Raises UserError."""
+    """Status, rounds, accuracy and features in summary.json; empty if there is no such file. Raises UserError."""
     if (summary := read_summary(folder)) is None:
         return {}
     try:
         accuracy = {str(name): _mean(value) for name, value in summary["accuracy"].items()}
         features = {str(name): _mean(value) for name, value in (summary.get("features") or {}).items()}
         known = {"status": str(summary["status"]), "done": int(summary["rounds"])}
-        if known["done"] == 0:  # what the encoder measured before its first round is none of the run's
+        if known["done"] == 0:  # the values of the untrained encoder are no results of the run
             accuracy, features = dict.fromkeys(accuracy), dict.fromkeys(features)
         return {**known, "accuracy": accuracy, "features": features}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -159,16 +163,18 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _measured(folder: Path, reached: int) -> dict[str, Any]:
-    """What the tables say of the rounds up to the newest checkpoint, that of round ``reached``. Raises UserError."""
+    """Accuracy and features in the tables, up to ``reached``, the round of the newest checkpoint. Raises UserError."""
     if not (folder / METRICS).exists():
         return {}
-    import pyarrow.compute as pc  # this and what follows take seconds, and are not needed for other runs
+    import pyarrow.compute as pc  # these imports take seconds, and only runs that have not ended need them
 
     from rayfed_ssl.records.summary import best_and_last, last_of
     from rayfed_ssl.records.tables import read_metrics
 
     metrics = read_metrics(folder)
-    metrics = metrics.filter(pc.less_equal(metrics["round"], reached))  # evaluations come in after their checkpoint
+    metrics = metrics.filter(
+        pc.less_equal(metrics["round"], reached)
+    )  # evaluations that came in late may be of later rounds
     measured = {"accuracy": best_and_last(metrics)[1], "features": last_of(metrics, "features")}
     return {
         part: {name: _mean(value) if reached else None for name, value in values.items()}
@@ -177,13 +183,13 @@ def _measured(folder: Path, reached: int) -> dict[str, Any]:
 
 
 def _rounds_over(folder: Path) -> int:
-    from rayfed_ssl.records.rounds_under_way import rounds_over  # TensorBoard, which other runs do not need
+    from rayfed_ssl.records.rounds_under_way import rounds_over  # imports TensorBoard, only for running runs
 
     return rounds_over(folder)
 
 
 def _trials(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a ``trials.json`` by their trials' folders; none where there is no such file, or it is damaged."""
+    """Folder of a trial -> its row of ``trials.json``; empty if there is no such file, or if it is damaged."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["trials"]
         several = any(row.get("repetition") for row in rows)
@@ -194,6 +200,7 @@ def _trials(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _mean(value: float | Mapping[str, float | None] | None) -> float | None:
+    """A value, or the mean of clients' values; None if there is none."""
     if not isinstance(value, Mapping):
         return None if value is None else float(value)
     known = [of_client for of_client in value.values() if of_client is not None]
@@ -201,7 +208,7 @@ def _mean(value: float | Mapping[str, float | None] | None) -> float | None:
 
 
 def _size_and_time(folder: Path) -> tuple[int, str | None]:
-    """Bytes of all files, and when the newest of them was written."""
+    """The bytes of all files, and when the newest of them was written, in local time."""
     size, newest = 0, 0.0
     for root, _, names in os.walk(folder):
         for name in names:

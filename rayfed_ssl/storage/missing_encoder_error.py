@@ -1,4 +1,4 @@
-"""The refusal of a run without encoders that was killed: it names the checkpoint that the run goes on from."""
+"""The error for a run that was killed before it wrote encoders, which names the checkpoint to continue from."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rayfed_ssl.storage import checkpoint
 
 @contextmanager
 def naming_checkpoint(run: Path) -> Iterator[None]:
-    """Where the run in a folder has no encoder because it has not ended, name its newest intact checkpoint, and what
-    to do. A run that ended, diverged perhaps, has none to go on from.
+    """If NoEncoder is raised within this context and the run has not ended, name its newest intact checkpoint and what
+    to do. Otherwise the error is raised as it is: a run that has ended, or has no checkpoint, cannot be continued.
     """
     try:
         yield

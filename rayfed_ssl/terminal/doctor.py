@@ -19,7 +19,7 @@ from rayfed_ssl.data.pixels.store import default_cache
 from rayfed_ssl.data.sources import SOURCES, SourceConfig
 from rayfed_ssl.records.environment import installed
 from rayfed_ssl.settings import files as configfile
-from rayfed_ssl.storage import checkpoint
+from rayfed_ssl.storage.claim import writable
 
 EXTRAS = {"privacy": "dp-accounting", "viz": "openTSNE", "dicom": "pydicom", "heic": "pillow-heif", "tiff": "tifffile"}
 GPU_PROFILE = "paper"  # the profile with the authors' networks and rounds; `cpu` is made for two cores
@@ -91,7 +91,7 @@ def _cache() -> Check:
     files = [path for path in cache.rglob("*") if path.is_file()] if cache.is_dir() else []
     size = f"{len(files)} files, {sum(path.stat().st_size for path in files) / 2**20:.1f} MiB"
     try:
-        checkpoint.writable(cache)
+        writable(cache)
     except UserError:
         return Check("cache", f"{cache} cannot be written; set RAYFED_SSL_CACHE", False)
     return Check("cache", f"{cache} ({size})", True)
