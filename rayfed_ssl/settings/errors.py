@@ -1,4 +1,4 @@
-"""Words pydantic's validation errors for users: the key as the user wrote it, what was found, the rule, and a guess.
+"""Rewrites pydantic's validation errors for users: the key as the user wrote it, what was found, the rule, and a guess.
 
 Pydantic's locations contain labels of the union members it tried: ``method.fedsc.views``,
 ``encoders.tuple[str, ...].1``. Following a location through the schema tells these labels from keys, even if a kind and
