@@ -29,7 +29,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 TINY = (
     "train.rounds=1", "train.batch_size=8", "model.width=0.1", "data.image_size=8", "data.limit=80",
-    "data.test_limit=20", "evaluation.protocols=[knn]", "evaluation.every=0",
+    "data.test_limit=20", "evaluation.protocols=[knn]", "evaluation.every=0", "evaluation.fewshot.draws=1",
     "resources.device=cpu", "figures=false",
 )  # fmt: skip
 OURS = re.compile(r"(?:^|-- )(?:rayfed-ssl|python -m rayfed_ssl) (.*)")

@@ -123,13 +123,6 @@ def check(config: RunSettings) -> None:
     refuse_unused(config.objective, "objective", "directional", needs="another method: no term of fedx has that loss")
 
 
-def unused(config: RunSettings) -> dict[str, str]:
-    """What the relations alone read, without them."""
-    method = config.method_as(Config)
-    needs = "method.local_relation or method.global_relation above 0"
-    return {} if method.local_relation or method.global_relation else {"method.target_temperature": needs}
-
-
 FEDX = Method(
     Config,
     Client,
@@ -138,6 +131,5 @@ FEDX = Method(
     objective="simclr",
     accepts=only("simclr"),
     step="exchange",
-    unused=unused,
     check=check,
 )

@@ -116,15 +116,20 @@ class ClientsConfig(Block):
         return len(self.architectures) > 1
 
 
+def _shown(value: object) -> object:
+    """A value as a line about its key shows it: as YAML has it, a block by its name."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else getattr(value, "name", value)
+
+
 def refuse_unused(block: Block, path: str, *keys: str, needs: str) -> None:
     """Raise ValueError if one of the ``keys`` of ``block``, which stands at ``path``, differs from its default. The
     caller has found that they have no effect; ``needs`` says what they need to have one.
     """
     for key in keys:
         if (found := getattr(block, key)) != type(block).model_fields[key].default:
-            shown = (
-                str(found).lower() if isinstance(found, bool) else getattr(found, "name", found)
-            )  # a block: its name
+            shown = _shown(found)
             raise ValueError(f"{path}.{key}: found {shown}; it needs {needs}")
 
 

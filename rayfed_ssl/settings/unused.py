@@ -6,16 +6,13 @@ is refused only if it is given for this run, or at the same place as the key tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from rayfed_ssl.base.schema import Block
 from rayfed_ssl.data.images import are_bands
 from rayfed_ssl.data.recipes import AugmentConfig
-from rayfed_ssl.evaluation import PROTOCOLS, EvaluationConfig
 from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.objectives.align_uniform import AlignUniformConfig
 from rayfed_ssl.settings.blocks import TrainConfig, refuse_unused
 from rayfed_ssl.settings.files import ConfigError, flat
 from rayfed_ssl.settings.run import RunSettings
@@ -111,42 +108,12 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
         found["data.background"] = "data.bands=null"
     if are_bands(config.data.channels) and config.augment.gray_p:
         found["augment.gray_p"] = "data.channels=3"
-    if isinstance(config.objective, AlignUniformConfig) and not config.objective.uniformity:
-        found["objective.t"] = "objective.uniformity above 0"
-    return {**found, **_of_evaluation(config.evaluation), **unused}
-
-
-def _of_evaluation(config: EvaluationConfig) -> dict[str, str]:
-    """The keys of protocols that measure nothing in this run, and those that one leaves out; not the images of another
-    data set, which may be named as moved.
-    """
-    found = dict[str, str]()
-    if "ours" not in config.linear.recipes:
-        ours = (f"evaluation.linear.{name}" for name in ("epochs", "lr", "batch_size"))
-        found |= dict.fromkeys(ours, "evaluation.linear.recipes with ours")
-    for by in ("linear", "finetune"):
-        if by not in config.transfer.by:
-            keys = _keys(getattr(config.transfer, by), f"evaluation.transfer.{by}")
-            found |= dict.fromkeys(keys, f"evaluation.transfer.by with {by}")
-    for path, block in (("semi", config.semi), ("transfer.finetune", config.transfer.finetune)):
-        if block.optimizer != "sgd":
-            found[f"evaluation.{path}.momentum"] = f"evaluation.{path}.optimizer=sgd"
-    for name in PROTOCOLS:
-        if name in type(config).model_fields and name not in config.protocols:
-            keys = _keys(getattr(config, name), f"evaluation.{name}")
-            found |= dict.fromkeys(keys, f"evaluation.protocols with {name}")
-    found.pop("evaluation.transfer.data", None)
-    return found
-
-
-def _keys(block: Block, path: str) -> Iterator[str]:
-    """The keys of a block at ``path``, those of the blocks in it among them."""
-    for name in type(block).model_fields:
-        value = getattr(block, name)
-        if isinstance(value, Block) and "name" not in type(value).model_fields:
-            yield from _keys(value, f"{path}.{name}")
-        else:
-            yield f"{path}.{name}"
+    probes = {"linear": config.evaluation.linear, "transfer.linear": config.evaluation.transfer.linear}
+    for path, probe in probes.items():
+        if "ours" not in probe.recipes:
+            ours = (f"evaluation.{path}.{name}" for name in ("epochs", "lr", "batch_size"))
+            found |= dict.fromkeys(ours, f"evaluation.{path}.recipes with ours")
+    return {**found, **unused}
 
 
 def _refuse(config: RunSettings, unused: Mapping[str, str]) -> None:

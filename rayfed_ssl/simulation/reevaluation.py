@@ -364,9 +364,10 @@ def _configured(
             continue
         block, _, rest = key.partition(".")
         name = rest.split(".")[0]
-        if block == "evaluation" and name in PROTOCOLS and name not in measured:
+        built_in = name in PROTOCOLS and name in EvaluationConfig.model_fields  # others' keys are in evaluation.options
+        if block == "evaluation" and built_in and name not in measured:
             raise UserError(f"{key}: found without the protocol {name}; allowed with --protocol {name}")
-        if block != "evaluation" or rest.split(".")[0] not in (*CHANGEABLE, *PROTOCOLS):
+        if block != "evaluation" or name not in (*CHANGEABLE, *PROTOCOLS):
             allowed = ", ".join(f"evaluation.{name}" for name in (*CHANGEABLE, *PROTOCOLS))
             allowed = ", ".join([allowed, *here])
             raise UserError(f"{key}: found a change of what the run was; allowed here: {allowed}")

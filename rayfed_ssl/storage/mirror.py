@@ -160,7 +160,11 @@ class Mirror:
         return files
 
     def push(self) -> None:
-        """Make the URI equal to the folder. Raises UserError if it cannot be reached; the folder is then kept."""
+        """Copy what the folder holds to the URI, and delete there what the run has deleted.
+
+        Raises:
+            UserError: the URI cannot be reached; the folder is then kept.
+        """
         try:
             local = _local_files(self.folder)
             self._copy_changed(local)

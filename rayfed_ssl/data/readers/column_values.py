@@ -72,29 +72,39 @@ def no_images(kind: pa.DataType) -> str:
     return problem
 
 
-def count_likely_labels(parts: Iterable[pa.Array]) -> int:
+def count_likely_labels(parts: Iterable[pa.Array], *, called: bool = False) -> int:
     """How many different values a column has, if it looks like labels; else 0. Labels are text or small integers, of 2
-    to ``MOST_LIKELY`` different values that occur twice or more on average; whole floats, as pandas writes integers
-    with gaps, are integers, and text with ``|`` in it is several labels. A column that cannot be read counts as 0,
-    because it is only looked at for a hint. No more parts are read than needed.
+    to ``MOST_LIKELY`` different values that occur twice or more on average. In a column that is ``called`` so, whole
+    floats, as pandas writes integers with gaps, are integers, and text with ``|`` in it is several labels. A column
+    that cannot be read counts as 0, because it is only looked at for a hint. No more parts are read than needed.
     """
-    found, rows = set[str | int](), 0
+    found, cells, rows = set[str | int](), set[str | int](), 0
     try:
         for part in parts:
             kind = _value_type(part.type)
             if not (is_text(kind) or any(is_kind(kind) for is_kind in NUMBERS)):
                 return 0
-            values = [value for value in part.unique().drop_null().to_pylist() if str(value).strip() not in ("", "nan")]
+            if pa.types.is_floating(kind):
+                if not called:
+                    return 0
+                part = pc.if_else(pc.is_nan(part), None, part)
+            values = [value for value in part.unique().drop_null().to_pylist() if str(value).strip()]
             if any(isinstance(value, float) and not value.is_integer() for value in values):
                 return 0
-            for value in values:
-                found.update(value.split("|") if isinstance(value, str) else [int(value)])
+            cells.update(value if isinstance(value, str) else int(value) for value in values)
+            for cell in cells:
+                found.update(_labels_in(cell) if called and isinstance(cell, str) else [cell])
             if len(found) > MOST_LIKELY or any(isinstance(v, int) and not 0 <= v < SMALL for v in found):
                 return 0
             rows += len(part) - part.null_count
     except (UnicodeDecodeError, pa.ArrowException, OSError):
         return 0
-    return len(found) if len(found) >= 2 and rows >= 2 * len(found) else 0
+    return len(found) if min(len(found), len(cells)) >= 2 and rows >= 2 * len(found) else 0
+
+
+def _labels_in(cell: str) -> list[str]:
+    """The labels in a cell, where a bar separates several."""
+    return [label.strip() for label in cell.split("|") if label.strip()]
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:

@@ -26,7 +26,9 @@ OF_IMAGES = {  # columns that describe the image itself, as ``bare`` writes them
     *("id", "imageid", "index", "path", "imagepath", "file", "filename", "filepath", "url", "bytes", "format", "mode"),
     *("width", "height", "size", "split"),
 }
-OF_LABELS = re.compile(r"label|class|diagnos|target", re.IGNORECASE)  # in names of columns of labels
+OF_LABELS = re.compile(  # names of columns of labels, such as "Finding Labels" and class_id, not label_source
+    r"(?:.*[\W_])?(?:labels?|class(?:es)?|diagnos\w*|targets?)(?:[\W_](?:ids?|names?|index))?", re.IGNORECASE
+)
 MOST_UNREAD = 10  # columns that a note names
 
 
@@ -147,8 +149,9 @@ def _likely_labels(names: Sequence[str], values: Callable[[str], Iterable[pa.Arr
     first those that are called so, and the key that reads them; "" if none does.
     """
     classes = one_hot.likely_classes(names, values, key)
-    ordered = sorted(names, key=lambda name: OF_LABELS.search(name) is None)
-    counts = {name: count for name in ordered[:MOST_UNREAD] if (count := count_likely_labels(values(name)))}
+    called = {name: OF_LABELS.fullmatch(name.strip()) is not None for name in names}
+    ordered = sorted(names, key=lambda name: not called[name])[:MOST_UNREAD]
+    counts = {name: count for name in ordered if (count := count_likely_labels(values(name), called=called[name]))}
     if classes and (classes.certain or not counts.keys() - {*classes.names}):
         return f"; {classes.advice}"
     if not counts:

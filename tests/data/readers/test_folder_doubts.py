@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.base.notes import texts
+from rayfed_ssl.data.readers.folders.doubts import maybe_patients
 from tests.data.files import fetch, pictures, png, put, refused, tree_of
 
 P = pictures(30)
@@ -76,6 +77,8 @@ def test_patients_that_are_taken_for_classes_are_told_with_the_layout_that_reads
         assert f"if they are patients, data.layout={other}, with which no image has a label, and data.group" in said
         assert fetch(tmp_path / root, "imagefolder", layout=other, group="patient_[0-9]+").train.class_names == ()
         assert not any("called as patients" in note for note in notes(tmp_path / root, layout=other))
+    (grouped,) = maybe_patients(names, "classes", "[a-z]+", "data")
+    assert grouped.endswith("with which no image has a label")
     put(tmp_path / "c", tree_of({"patient_01": 5, "healthy": 5}))
     assert not any("called as patients" in note for note in notes(tmp_path / "c"))
 
@@ -86,8 +89,9 @@ def test_splits_one_level_down_are_told_with_the_path_where_one_folder_has_them(
     (tmp_path / "labels/train").mkdir(parents=True)
     (tmp_path / "labels/train/0.txt").write_text("0 .5 .5 .2 .2")
     refused(
-        rf"has no folder train/, but images/train/; if its folders are clients: data\.layout=clients with "
-        rf"data\.partition\.name=natural; if not: data\.path={tmp_path}/images; found",
+        r"has no folder train/, but images/train/; if its folders are clients: data\.layout=clients, or clients_flat "
+        r"if there are no classes in them, with data\.partition\.name=natural; if not: "
+        rf"data\.path={tmp_path}/images; found",
         tmp_path,
         "imagefolder",
     )

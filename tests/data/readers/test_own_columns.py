@@ -19,6 +19,7 @@ from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.partition_base import NaturalClients
 from rayfed_ssl.data.readers.column_values import count_likely_labels
+from rayfed_ssl.data.readers.columns import OF_LABELS
 from rayfed_ssl.data.sources import SourceConfig
 
 SIZE = 8
@@ -295,8 +296,8 @@ LIKELY: dict[str, tuple[list[pa.Array], int]] = {
     "many": ([pa.array([str(k // 2) for k in range(42)])], 0),
     "not too many": ([pa.array([str(k // 2) for k in range(40)])], 20),
     "fractions": ([pa.array([0.5, 1.5] * 4)], 0),
-    "integers with gaps, as pandas writes them": ([pa.array([0.0, 1.0, None, float("nan")] * 4)], 2),
-    "several in a cell": ([pa.array(["a|b", "b|c", "a|b|c", "a"] * 2)], 3),
+    "whole floats": ([pa.array([0.0, 1.0] * 4)], 0),
+    "text with a bar": ([pa.array(["a|b", "b|c"] * 4)], 2),
     "years": ([pa.array([1999, 2001] * 4)], 0),
     "negative": ([pa.array([-1, 1] * 4)], 0),
     "nested": ([pa.array([["a"], ["b"]] * 4)], 0),
@@ -308,6 +309,27 @@ LIKELY: dict[str, tuple[list[pa.Array], int]] = {
 @pytest.mark.parametrize(("parts", "count"), LIKELY.values(), ids=LIKELY)
 def test_which_columns_look_like_labels(parts: list[pa.Array], count: int) -> None:
     assert count_likely_labels(parts) == count
+
+
+NAN = float("nan")
+CALLED: dict[str, tuple[list[pa.Array], int]] = {
+    "text": ([pa.array(TWICE)], 2),
+    "integers with gaps, as pandas writes them": ([pa.array([0.0, 1.0, None, NAN] * 4)], 2),
+    "each once, and gaps": ([pa.array([0.0, 1.0] + [NAN] * 58)], 0),
+    "fractions": ([pa.array([0.5, 1.5] * 4)], 0),
+    "several in a cell": ([pa.array(["a|b", "b | c", "a|b|c", "a|"] * 2)], 3),
+    "several in the only cell": ([pa.array(["CT|axial"] * 8)], 0),
+}
+
+
+@pytest.mark.parametrize(("parts", "count"), CALLED.values(), ids=CALLED)
+def test_which_columns_look_like_labels_if_they_are_called_so(parts: list[pa.Array], count: int) -> None:
+    assert count_likely_labels(parts, called=True) == count
+
+
+def test_names_of_columns_of_labels() -> None:
+    assert all(map(OF_LABELS.fullmatch, ["label", "Finding Labels", "class_id", "Diagnosis", "target"]))
+    assert not any(map(OF_LABELS.fullmatch, ["dx", "label_source", "subclass", "target_size", "No Finding"]))
 
 
 def test_columns_that_are_called_labels_are_proposed_before_others(tmp_path: Path) -> None:

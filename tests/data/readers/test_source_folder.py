@@ -302,8 +302,8 @@ def test_clients_may_hold_train_and_test_themselves(tmp_path):
     assert (data.test.labels.tolist(), data.test.clients.tolist()) == ([1, -1], [0, 1])
     assert all(np.array_equal(found, wanted) for found, wanted in zip(data.test.pixels, p[2:], strict=True))
     refused(
-        r"has no folder train/, but a b/train/; if its folders are clients: data\.layout=clients with "
-        r"data\.partition\.name=natural; found a b/, c/, cache/$",
+        r"has no folder train/, but a b/train/; if its folders are clients: data\.layout=clients, or clients_flat "
+        r"if there are no classes in them, with data\.partition\.name=natural; found a b/, c/, cache/$",
         tmp_path,
         "imagefolder",
     )

@@ -71,14 +71,17 @@ def classes_within(files: Sequence[Path], classes: Sequence[str | None], root: P
     return []
 
 
-def maybe_patients(class_names: Sequence[str], layout: Layout, key: str) -> list[str]:
-    """A line if two or more classes all have names like those of patients, such as ``patient_01``."""
+def maybe_patients(class_names: Sequence[str], layout: Layout, group: str | None, key: str) -> list[str]:
+    """A line if two or more classes all have names like those of patients, such as ``patient_01``; ``group`` is the
+    key's value.
+    """
     if len(class_names) < 2 or not all(PATIENT_NAME.fullmatch(name) for name in class_names):
         return []
     other = "clients_flat" if layout == "clients" else "flat"
+    together = "" if group else f", and {key}.group, which keeps those of one together"
     return [
         f"{some(class_names)} are taken for classes, and are called as patients are: if they are patients, "
-        f"{key}.layout={other}, with which no image has a label, and {key}.group, which keeps those of one together"
+        f"{key}.layout={other}, with which no image has a label{together}"
     ]
 
 

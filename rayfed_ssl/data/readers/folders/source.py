@@ -133,7 +133,7 @@ def folder_source(
     notes += maybe_masks([*files["train"], *files["test"]], path)
     if layout in CLASS_DEPTH:
         notes += classes_within(train.files, train.classes, train.folder, CLASS_DEPTH[layout])
-        notes += maybe_patients(class_names, layout, key)
+        notes += maybe_patients(class_names, layout, group, key)
         notes += [] if class_names else classes_in_names(train.files)
     notes += filter(None, [unread_below(*dict.fromkeys(split.folder for split in (train, test) if split))])
     deciding = (*train.files, *((*test.files, *test.named_in) if test else ()))
@@ -183,7 +183,10 @@ def _unsplit(
     if within and layout in WITH_CLIENTS:
         return _split_within(path, folders, layout, key)
     if within:
-        hint = f"if its folders are clients: {key}.layout=clients with {key}.partition.name=natural"
+        hint = (
+            f"if its folders are clients: {key}.layout=clients, or clients_flat if there are no classes in them, with "
+        )
+        hint += f"{key}.partition.name=natural"
         filled = [train for train in within if images_below(train, key)] or within
         hint += f"; if not: {key}.path={printable(filled[0].parent)}" if len(filled) == 1 else ""
         shown = printable(filled[0].relative_to(path))
