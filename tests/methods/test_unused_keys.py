@@ -8,7 +8,9 @@ import pytest
 
 from rayfed_ssl.api.call_arguments import asked
 from rayfed_ssl.config import load
+from rayfed_ssl.data.recipes import AugmentConfig
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.settings.blocks import refuse_unused
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import tiny_run
 from tests.tiny import TASKS
@@ -304,3 +306,8 @@ def test_what_was_resolved_once_is_read_again(tmp_path: Path) -> None:
     config = load(tmp_path / "run.yaml", [STEPS])
     configfile.dump(config, tmp_path / "best.yaml")
     assert load(tmp_path / "best.yaml") == config
+
+
+def test_a_list_is_shown_as_yaml_has_it() -> None:
+    with pytest.raises(ValueError, match=r"^augment\.crop_scale: found \[0\.25, 0\.5\]; it needs crops$"):
+        refuse_unused(AugmentConfig(crop_scale=(0.25, 0.5)), "augment", "crop_scale", needs="crops")
