@@ -133,7 +133,7 @@ class RunLoop:
             except Diverged as error:  # nothing was written yet that could say so
                 raise UserError(str(error)) from None
             self.cohort.check_read()
-            copy_views(self.server.state)
+            copy_views(self.server.state, published=self.cohort.published)
             self.cohort.commit()
         time_notes = clock_notes(self.clock, config, self.server) if self.clock else []
         run_notes = [*ownership_notes(config, self.federation), *few_steps(config, self.server), *coded_weights(config)]
@@ -269,7 +269,8 @@ class RunLoop:
         if t == self.rounds:
             self.server.after_last_round(self.cohort)
         self.cohort.end_round()
-        copy_views(self.server.state, *(plugin.state for plugin in self.plugins.values()))
+        plugins = (plugin.state for plugin in self.plugins.values())
+        copy_views(self.server.state, *plugins, published=self.cohort.published)
         seconds = time.perf_counter() - started_at
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(void_reason))
