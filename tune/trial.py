@@ -265,7 +265,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
     def _report(self, progress: Progress) -> None:
         """Report a round's values to Tune, and wait for its decision. The last round is reported with the summary."""
-        self.reached = progress.round
+        self.reached = max(self.reached, progress.round)  # an evaluation may come in late
         if self.sweep.settings.scheduler.name == "none" or not any(
             key.startswith(("eval/", "features/")) for key in progress.values
         ):

@@ -108,6 +108,13 @@ def test_a_trial_that_lost_its_actors_goes_back_to_its_checkpoint_with_new_ones(
     assert [line.partition(" ")[2] for line in lines] == ["all actors lost; going on from the newest checkpoint"]
 
 
+def test_a_late_evaluation_takes_no_round_of_a_trial_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, _ = begun(tmp_path, sweep(tmp_path), monkeypatch, [])
+    for round in (6, 5):
+        trial._report(Progress(round, 9, "a line"))
+    assert trial.reached == 6
+
+
 def test_a_trial_does_not_go_on_with_a_pool_that_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = sweep(tmp_path)
     trial, _ = begun(tmp_path, made, monkeypatch, [(9, {"rounds": 9})] * 3)
