@@ -51,7 +51,7 @@ class ProgressLog:
     """
 
     def __init__(self, kept: int | None = None) -> None:
-        self.round = 0
+        self.round = 0  # the furthest that was reported
         self._lines: deque[Progress] = deque(maxlen=kept)
         self._before = self._given = 0  # how many lines are gone, and how many were read at least once
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class ProgressLog:
             if len(self._lines) == self._lines.maxlen:
                 self._before += 1  # the append lets the oldest go
             self._lines.append(progress)
-            self.round = progress.round
+            self.round = max(self.round, progress.round)  # an evaluation may come in late
 
     def since(self, count: int) -> tuple[list[Progress], int]:
         """The lines after the first ``count``, as far as they are kept, and the number of lines reported so far. The

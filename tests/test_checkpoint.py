@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.weights import Weights
@@ -77,6 +79,26 @@ def test_round_trip(tmp_path: Path) -> None:
     assert same(server, TREE | {"round": 3})
     assert isinstance(server["list"][5]["deep"], np.float16)
     assert {c: s["z"].tolist() for c, s in clients} == {c: [c] * 3 for c in range(4)}
+
+
+def test_one_object_is_written_once_and_is_one_again(tmp_path: Path) -> None:
+    array, weights = np.arange(6.0), Weights("layout", np.arange(5, dtype=np.float32), 4)
+    columns, alike = np.asfortranarray(np.eye(2, 3)), Weights("layout", weights.vector, 4)
+    tree = {"a": [array, weights, columns], "b": {1: array, 2: weights, 3: columns, 4: alike}}
+    folder = checkpoint.save(tmp_path, 1, tree, [])
+    found, _ = checkpoint.load(folder)
+    assert same(found, tree)
+    assert all(found["a"][k] is found["b"][k + 1] for k in range(3))
+    assert found["b"][4] is not found["b"][2]
+    assert len(load_file(folder / "server.safetensors")) == 4
+
+
+@pytest.mark.parametrize("axes", itertools.permutations(range(3)))
+def test_an_array_keeps_its_order_in_memory(axes: tuple[int, ...], tmp_path: Path) -> None:
+    cube = np.arange(24.0).reshape(2, 3, 4).transpose(axes)
+    found, _ = checkpoint.load(checkpoint.save(tmp_path, 1, {"cube": cube}, []))
+    assert found["cube"].strides == cube.strides
+    np.testing.assert_array_equal(found["cube"], cube)
 
 
 def test_states_are_grouped_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from rayfed_ssl.settings.files import dumped
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import encoders, run_locally, tiny_run
 from tests.conftest import ROOT
-from tune.config import load as sweep_of
 from tune.dealing import refusals
+from tune.files import load as sweep_of
 
 MINE = """
 from typing import Literal

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.comparison import Comparison
 from rayfed_ssl.records.comparison_choice import Selection, asked_before, selected
@@ -26,7 +23,8 @@ from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import claimed
 from tune.book import OVER, Book, measured, trial_name
-from tune.config import Sweep, differing, measured_by
+from tune.config import Sweep, measured_by
+from tune.files import differing, write_yaml
 from tune.variants import CompareConfig, Variants, refusal, shown_metric
 
 FILE = "comparison.yaml"
@@ -73,7 +71,7 @@ def run_comparison(
         raise UserError(f"{refusal(variants)}\ncompare: nothing is left to run")
 
     def on_begin() -> None:
-        _dump(variants, folder)
+        write_yaml(folder / FILE, _dumped(variants))
 
     with disk_in_one_line(folder), claimed(folder) as why_not:
         _examine(variants, folder, resume)
@@ -117,7 +115,7 @@ def _run_here(
     for entry in [entry for entry in book.entries if entry.status not in OVER]:
         if stopping():
             break
-        config = sweep.run(entry.point, entry.repetition, trial_name(entry.trial))
+        config = sweep.config_of(entry.point, entry.repetition, trial_name(entry.trial))
         run = folder / entry.name
         entry.status = "running"
         book.save()
@@ -158,7 +156,7 @@ def _tell_tensorboard(variants: Variants, folder: Path, book: Book) -> None:
             run, summary = folder / entry.name, book.summary(entry) or {}
             if not (run / "config.yaml").is_file():
                 continue
-            config = sweep.run(entry.point, entry.repetition)
+            config = sweep.config_of(entry.point, entry.repetition)
             names = measured_by(config, "accuracy")
             results = {f"accuracy.{name}": measured(summary, f"accuracy.{name}") for name in names}
             varied = {"variant": name, "seed": config.seed}
@@ -191,11 +189,6 @@ def _dumped(variants: Variants) -> dict[str, Any]:
         "variants": {name: variants.settings.variants[name] for name in variants.points},
         **({"left_out": variants.left_out} if variants.left_out else {}),
     }
-
-
-def _dump(variants: Variants, folder: Path) -> None:
-    text = yaml.safe_dump(_dumped(variants), sort_keys=False, allow_unicode=True, width=120)
-    replace_file(folder / FILE, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def _examine(variants: Variants, folder: Path, resume: bool) -> None:

@@ -20,22 +20,19 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from rayfed_ssl.base.choice import Short
-from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import numpy_generator
-from rayfed_ssl.base.text import nearest, printable
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, build
 from rayfed_ssl.evaluation import PROTOCOLS
-from rayfed_ssl.extensions import Extension, gather, save
+from rayfed_ssl.extensions import Extension
 from rayfed_ssl.settings import files as configfile
 from tune.blocks import Dimension, Fifo, Pbt, Scheduler
 
@@ -44,7 +41,6 @@ MISSING = {"select": "none: set evaluation.select.share", "features": "none: nam
 TRIALS = 20
 MOST = 10_000  # trials: each one's config is built before the first starts
 OF_PROTOCOLS = ("select", "accuracy", "best", "untrained", "features")  # parts of a summary with a value per protocol
-KEYED = ("space", "overrides")  # blocks whose keys are those of a run, dots and all
 METRICS = (*OF_PROTOCOLS, "communication", "epsilon", "wall_s", "train_images_per_s")
 BYTES = ("communication.up_bytes", "communication.down_bytes")  # a summary's, of all clients
 SMALLER = ("features.alignment", "features.uniformity", "communication", "epsilon", "wall_s")  # metrics that begin so
@@ -170,7 +166,7 @@ class Sweep:
     origin: str
     imports: tuple[Extension, ...] = ()  # what the run's `imports` named
 
-    def run(self, point: Mapping[str, Any], repetition: int = 0, name: str | None = None) -> RunConfig:
+    def config_of(self, point: Mapping[str, Any], repetition: int = 0, name: str | None = None) -> RunConfig:
         """The config of a trial. Raises UserError naming what the run's schema refuses."""
         changes: dict[str, Any] = {**self.settings.overrides, **point}
         config = build(self.document, changes, origin=self.origin, imports=self.imports)
@@ -207,7 +203,7 @@ class Sweep:
         points = self.configurations
         if points is None:
             points = [draw(self.settings, 0), *_ends(self.settings)]
-        runs = [(point, self.run(point)) for point in points]
+        runs = [(point, self.config_of(point)) for point in points]
         kind, _, rest = self.settings.metric.partition(".")
         for _, config in runs:
             measured = measured_by(config, kind)
@@ -290,102 +286,3 @@ def _ends(settings: SweepConfig) -> Iterator[Point]:
     for key, dimension in settings.space.items():
         for value in dimension.extremes:
             yield {**first, key: value}
-
-
-def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
-    """Read a sweep's file. ``changes`` are ``key=value``: a sweep's own keys (``trials=4``, ``space.KEY={grid: [1]}``,
-    ``overrides.seed=1``), else keys of the run (``data.path=PATH``), which go into ``overrides``. Raises UserError.
-    """
-    document = configfile.read(path)
-    if "base" not in document and "method" in document:
-        raise UserError(f"{path}: found the configuration of a run; a sweep is a file with base: (that one) and space:")
-    for key, value in configfile.parse_overrides(changes).items():
-        block, _, rest = key.partition(".")
-        if block in KEYED and (rest or isinstance(value, Mapping)):
-            given = value if isinstance(value, Mapping) and not rest else {rest: value}
-            _add(document, block, given)
-        elif block in SweepConfig.model_fields:
-            document = configfile.merge(document, {key: value}, tagged=("scheduler",))
-        elif block in RunConfig.model_fields:
-            _add(document, "overrides", {key: value})
-        else:
-            known = [*SweepConfig.model_fields, *RunConfig.model_fields]
-            allowed = f"{', '.join(SweepConfig.model_fields)}, or of its runs: {', '.join(RunConfig.model_fields)}"
-            raise UserError(
-                f"{printable(key)}: found {printable(value)}; must be a key of the sweep: {allowed}"
-                f"{nearest(block, known, 1)}"
-            )
-    settings = configfile.validate(SweepConfig, document, origin=str(path))
-    base = path.parent / settings.base
-    resolved, imports, overrides = read_base(base, settings.overrides)
-    chosen = {} if "metric" in document else {"metric": default_metric(resolved, overrides)}
-    settings = configfile.validate(SweepConfig, {**document, **chosen}, origin=str(path))
-    return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})", imports)
-
-
-def _add(document: dict[str, Any], block: str, given: Mapping[str, Any]) -> None:
-    """Put keys into a block of the file. A block that is not a mapping stays as it is, and is refused with the file."""
-    known = document.get(block) or {}
-    if isinstance(known, Mapping):
-        document[block] = {**known, **given}
-
-
-def read_base(base: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Extension, ...], dict[str, Any]]:
-    """A run's document with its profile applied, the modules that its ``imports`` name, and the overrides without
-    profile and imports.
-
-    Paths in ``imports`` are relative to the base's folder.
-    """
-    overrides = dict(overrides)
-    profile = overrides.pop("profile", None)
-    resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile))
-    imports = gather(overrides.pop("imports", resolved.get("imports")), base.parent)
-    if imports or "imports" in resolved:
-        resolved["imports"] = [extension.name for extension in imports]
-    return resolved, imports, overrides
-
-
-def dump(sweep: Sweep, folder: Path) -> None:
-    """Write ``sweep.yaml`` and ``base.yaml``: ``tune FOLDER/sweep.yaml`` repeats the sweep."""
-    save(sweep.imports, folder)
-    _write(folder / "base.yaml", dict(sweep.document))
-    settings = sweep.settings.model_dump(mode="json", exclude_none=True)
-    _write(folder / "sweep.yaml", {**settings, "base": "base.yaml"})
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def refuse_changed(old: Sweep, new: Sweep, folder: Path) -> None:
-    """Raise UserError naming what differs from the sweep in the folder. ``concurrent`` may differ, ``trials`` may grow,
-    and ``points`` may be added after existing ones, if there are any.
-    """
-    free = {"base", "concurrent", "trials", "points"}
-    if new.settings.repeat == 1:  # then worst, mean and best are one
-        free.add("score")
-    a, b = (s.settings.model_dump(mode="json", exclude=free) for s in (old, new))
-    changed = [name for key in a for name in differing(key, a[key], b[key])]
-    before, now = old.settings.points, new.settings.points
-    if before != now[: len(before)] or bool(before) != bool(now):  # the first point is put before every configuration
-        changed.append("points")
-    if old.document != new.document or old.imports != new.imports:
-        changed.append("base")
-    if new.count < old.count:
-        changed.append("trials")
-    if changed:
-        raise UserError(
-            f"{folder}: cannot resume with changed {', '.join(changed)}; only concurrent may change, trials may grow, "
-            "and points may be added at the end (another --out starts a new sweep)"
-        )
-
-
-def differing(name: str, old: Any, new: Any) -> list[str]:
-    """The key ``name`` or, for a block of dotted keys, the keys that are not the same; empty if nothing differs."""
-    if old == new:
-        return []
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
-        return [name]
-    absent = object()
-    return [f"{name}.{k}" for k in dict.fromkeys([*old, *new]) if old.get(k, absent) != new.get(k, absent)]

@@ -103,7 +103,7 @@ def collect(sweep: Sweep, book: Book) -> Results:
         write_json(book.folder / CHOICE, finite(choice_document(results)))
     if (winner := results.choice.winner) is not None:
         entry = book.of(winner)[0]
-        config = sweep.run(scheduled(book.folder / entry.name, entry.point), name=f"{book.folder.name}-best")
+        config = sweep.config_of(scheduled(book.folder / entry.name, entry.point), name=f"{book.folder.name}-best")
         configfile.dump(config, book.folder / "best.yaml")
     return results
 

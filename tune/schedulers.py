@@ -21,7 +21,7 @@ def scheduler(sweep: Sweep, book: Book) -> TrialScheduler | None:
     settings = sweep.settings
     match settings.scheduler:
         case Asha(grace=grace, reduction=reduction):
-            longest = max(sweep.run(e.point).train.rounds for e in book.entries) if book.entries else 0
+            longest = max(sweep.config_of(e.point).train.rounds for e in book.entries) if book.entries else 0
             return LastingAsha(
                 book, time_attr="round", metric=SCORE, mode=settings.mode, grace_period=grace,
                 reduction_factor=reduction, max_t=max(longest, sweep.check()[0][1].train.rounds, grace + 1),

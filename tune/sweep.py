@@ -33,16 +33,16 @@ from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import claimed, writable
-from tune import config as sweep_config
 from tune.book import OVER, Book, Entry, measured, scheduled, trial_name
 from tune.config import Point, Sweep
 from tune.dealing import refusals
+from tune.files import dump, load, refuse_changed
 from tune.groups import settled_groups
 from tune.results import Results, collect
 from tune.room import Patience, TrialSlots, trial_slots
 from tune.schedulers import members, scheduler
 from tune.search import Proposals, installed
-from tune.trial import STOP, Trial, TrialOrder, settle
+from tune.trial import STOP, Trial, TrialOrder, finish_exchange
 from tune.watch import Population, StoppedBeforePlacement, Watch
 
 Ended = Callable[[Progress], None]
@@ -168,7 +168,7 @@ def run_trials(
             first.resources, sweep.settings.concurrent, sweep.count * sweep.settings.repeat, _node(session)
         )
         for path in folder.glob("trial-*"):
-            settle(path)
+            finish_exchange(path)
         book = Book(folder, sweep.settings.repeat)
         hear = ended or (lambda progress: say(progress.line))
 
@@ -200,7 +200,7 @@ def begin(sweep: Sweep, book: Book, on_begin: Callable[[], None]) -> None:
     attempt left in its folder.
     """
     book.folder.mkdir(parents=True, exist_ok=True)
-    sweep_config.dump(sweep, book.folder)  # first: trials are nothing without what was asked
+    dump(sweep, book.folder)  # first: trials are nothing without what was asked
     on_begin()
     book.save()
     for entry in book.entries:
@@ -250,7 +250,7 @@ def examine(sweep: Sweep, folder: Path, resume: bool) -> None:
         raise UserError(f"--out: {folder} holds trials.json but no sweep.yaml to go on with; name another folder")
     writable(folder)
     if existing.exists():
-        sweep_config.refuse_changed(sweep_config.load(existing), sweep, folder)
+        refuse_changed(load(existing), sweep, folder)
 
 
 def _node(session: Session) -> str:

@@ -192,7 +192,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     # -- the loop's side -----------------------------------------------------------------------------------------------
 
     def _config(self, point: Mapping[str, Any]) -> RunConfig:
-        return self.sweep.run(point, self.number % self.sweep.settings.repeat, trial_name(self.number))
+        return self.sweep.config_of(point, self.number % self.sweep.settings.repeat, trial_name(self.number))
 
     def _interrupted(self) -> bool:
         return (self.order.folder / STOP).exists()
@@ -221,7 +221,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self.news.put({"round": summary["rounds"], "done": True} | ({} if value is None else {SCORE: value}))
 
     def _drive(self, config: RunConfig) -> dict[str, Any]:
-        settle(self.folder)
+        finish_exchange(self.folder)
 
         def attempt(resume: bool) -> dict[str, Any]:
             begun = (self.folder / "config.yaml").exists()  # if not, it is no run yet, whatever was lost
@@ -265,7 +265,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
     def _report(self, progress: Progress) -> None:
         """Report a round's values to Tune, and wait for its decision. The last round is reported with the summary."""
-        self.reached = progress.round
+        self.reached = max(self.reached, progress.round)  # an evaluation may come in late
         if self.sweep.settings.scheduler.name == "none" or not any(
             key.startswith(("eval/", "features/")) for key in progress.values
         ):
@@ -287,10 +287,10 @@ def exploit(folder: Path, found: tuple[int, Path], donor: Mapping[str, Any], con
     """Let the run in ``folder`` go on from another trial's checkpoint with a changed config.
 
     ``config.yaml`` holds the new settings; ``schedule.json`` says since which round, what the settings were before, and
-    whose weights were taken. A kill at any moment leaves the run as it was, or an exchange that :func:`settle`
+    whose weights were taken. A kill at any moment leaves the run as it was, or an exchange that :func:`finish_exchange`
     finishes.
     """
-    settle(folder)
+    finish_exchange(folder)
     round, source = found
     change = {"round": round, "from": trial_name(donor["trial"]), "from_point": donor["point"], "point": point}
     draft = folder / DRAFT
@@ -298,10 +298,10 @@ def exploit(folder: Path, found: tuple[int, Path], donor: Mapping[str, Any], con
     configfile.dump(config, draft / "config.yaml")
     write_json(draft / SCHEDULE, {"changes": [*history(folder), change]})
     draft.rename(folder / EXCHANGE)  # from here on it holds
-    settle(folder)
+    finish_exchange(folder)
 
 
-def settle(folder: Path) -> None:
+def finish_exchange(folder: Path) -> None:
     """Finish an exploit that was interrupted, or forget one that was not yet complete. No run may be going on in the
     folder.
     """

@@ -26,8 +26,9 @@ from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.comparison_choice import named
 from rayfed_ssl.settings import files as configfile
-from tune.config import Point, Sweep, SweepConfig, measured_by, read_base
+from tune.config import Point, Sweep, SweepConfig, measured_by
 from tune.dealing import refusals
+from tune.files import read_base
 
 EVERY = "all"  # in place of methods' names: every method there is
 NEUTRAL = (*RESULT_NEUTRAL, "profile")  # blocks that change no result
@@ -104,7 +105,7 @@ class Variants:
     def configs(self) -> list[RunConfig]:
         """The config of each variant's run with the first seed."""
         sweep = self.sweep()
-        return [sweep.run(point) for point in self.points.values()]
+        return [sweep.config_of(point) for point in self.points.values()]
 
 
 def from_methods(base: Path, names: Sequence[str], changes: Sequence[str] = (), seeds: int | None = None) -> Variants:
@@ -157,7 +158,7 @@ def _fitted(variants: Variants) -> Variants:
     unfit: dict[str, str] = {}
     for name, point in variants.points.items():
         try:
-            runs += [(name, sweep.run(point, repetition)) for repetition in seeds]
+            runs += [(name, sweep.config_of(point, repetition)) for repetition in seeds]
         except UserError as error:
             unfit[name] = str(error)
     refused = refusals([config for _, config in runs])

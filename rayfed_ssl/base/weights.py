@@ -95,11 +95,18 @@ class Resident(Weights):
 
 
 def plain(value: Any) -> Any:
-    """``value`` as another process would receive it: with plain :class:`Weights` in place of :class:`Resident` ones,
-    also in nested dicts.
+    """``value`` as another process receives it, at any depth of dicts, lists and tuples: containers of its own, plain
+    :class:`Weights` in place of :class:`Resident` ones, and arrays in C order: the order decides the bits of sums, and
+    not every way between processes keeps another.
     """
     if type(value) is dict:
         return {name: plain(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
+        in_order = np.ascontiguousarray(value)
+        in_order.flags.writeable = value.flags.writeable
+        return in_order
     return Weights(value.layout, value.vector, value.parameters) if isinstance(value, Resident) else value
 
 

@@ -25,7 +25,7 @@ def tune(
     from rayfed_ssl.terminal.fitting import show
     from rayfed_ssl.terminal.output import console, prose, verbatim
     from rayfed_ssl.terminal.progress import curves_command, report_command
-    from tune.config import load
+    from tune.files import load
     from tune.results import answer, legend, ranked
     from tune.sweep import run_sweep
 

@@ -99,7 +99,7 @@ class Clock:
         self.sent: Counter[int] = Counter()  # client -> bytes on their way down that no exchange has counted yet
         self.received: Counter[int] = Counter()  # client -> bytes up of the current exchange
         self.reply_counts: Counter[str] = Counter()  # this round's asked, late, dropped_out, gone; FedBuff: lost, stale
-        self.wanted = 0
+        self.wanted = len(clients)  # replies of this round; before the first one, all
         self.dropping: frozenset[int] = frozenset()
 
     @property

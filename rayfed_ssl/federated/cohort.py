@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.asked import AskedOperations
 from rayfed_ssl.federated.backend import Backend
@@ -158,10 +159,8 @@ class Cohort(Backend):
         """
         whom, failed = tuple(self.clients if clients is None else clients), len(self.dropped)
         replies = list(self.ask(operation, each=each, clients=whom, **message))
-        if whom and not replies and len(self.dropped) == failed:
-            raise self._void("nobody replied")
-        if whom:
-            self.require(replies)
+        if whom and not replies:
+            raise self._all_failed() if len(self.dropped) > failed else self._void("nobody replied")
         return replies
 
     def require(self, replies: Sized) -> None:
@@ -295,8 +294,7 @@ class Cohort(Backend):
     @contextmanager
     def _exchange(self, task: Task, whom: tuple[int, ...], own: Each) -> Iterator[tuple[tuple[int, ...], Each]]:
         """Gives the clients that will reply, of those asked, and what each is sent. Without a clock all of them reply.
-
-        A client that is lost leaves the round. Raises RoundVoid if too few remain.
+        With one, a client that is lost leaves the round. Raises RoundVoid if too few remain.
         """
 
         def send(client: int) -> Mapping[str, Any]:
@@ -325,11 +323,14 @@ class Cohort(Backend):
             self.clock.end(exchange)
             self.exchange = None
 
-    def _void(self, why: str) -> RoundVoid:
-        """End a round that comes to nothing; returns the error to raise. No exchange is open, no reply is awaited."""
+    def _void(self, why: str) -> Exception:
+        """End a round that comes to nothing, with no exchange open and no reply awaited; returns the error to raise:
+        RoundVoid, or, before the first round, UserError.
+        """
         self._asked_for.void()
         self.exchange = None
-        return RoundVoid(why)
+        early = f"method.name: {self.config.method.name} asks clients before the first round, and {why}"
+        return RoundVoid(why) if self.round else UserError(early)
 
     def _all_failed(self) -> Exception:
         """End a round in which every client asked failed; returns the error to raise: RoundVoid, or the last failure if

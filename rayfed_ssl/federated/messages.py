@@ -263,10 +263,15 @@ def freeze(value: Any) -> None:
             freeze(item)
 
 
-def copy_views(*states: State) -> None:
+def copy_views(*states: State, published: Mapping[str, Any] | None = None) -> None:
     """Replace, in place, arrays that are views by copies in what servers keep. A reply's value is a view into the whole
     message, which stays in memory, in Ray's object store, as long as any view of it does.
+
+    Args:
+        published: values that stay as they are. They stay in memory anyway, and the ledger knows them by identity.
     """
+    kept: dict[int, Any] = {}
+    mapped(dict(published or {}), lambda value: kept.setdefault(id(value), value))
     copies: dict[int, tuple[Any, Any]] = {}  # id -> what was copied, and its copy: one of what stands in two places
 
     def once(value: Any, copy: Callable[[], Any]) -> Any:
@@ -275,6 +280,8 @@ def copy_views(*states: State) -> None:
         return copies[id(value)][1]
 
     def owned(value: Any) -> Any:
+        if id(value) in kept:
+            return value
         if isinstance(value, dict):
             for name, item in value.items():
                 value[name] = owned(item)

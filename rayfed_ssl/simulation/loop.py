@@ -44,7 +44,7 @@ from rayfed_ssl.simulation.checks import (
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
 from rayfed_ssl.simulation.progress import Progress
-from rayfed_ssl.simulation.recorder import Recorder, means_by_tag
+from rayfed_ssl.simulation.recorder import Recorder
 from rayfed_ssl.simulation.resuming import (
     as_begun,
     began_earlier,
@@ -57,6 +57,7 @@ from rayfed_ssl.simulation.resuming import (
 )
 from rayfed_ssl.simulation.saving import RunState, Saving, published_again, without_public_images
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
+from rayfed_ssl.simulation.shown_means import ShownMeans
 from rayfed_ssl.simulation.timing import clock_notes
 from rayfed_ssl.storage import checkpoint, failure
 from rayfed_ssl.storage.claim import Claim
@@ -72,8 +73,7 @@ class RunLoop:
     ) -> None:
         self.config, self.folder, self.report = config, folder, report
         self.rounds = config.train.rounds
-        self.shown_round = 0  # the round evaluated last ..
-        self.shown: dict[int | None, dict[str, float]] = {}  # .. and what was measured of it, by client
+        self.shown = ShownMeans()
         self.start = 0
         self.done = 0  # the round finished last
         self.ended = 0  # the last round of a run that is resumed, before it was extended
@@ -133,7 +133,7 @@ class RunLoop:
             except Diverged as error:  # nothing was written yet that could say so
                 raise UserError(str(error)) from None
             self.cohort.check_read()
-            copy_views(self.server.state)
+            copy_views(self.server.state, published=self.cohort.published)
             self.cohort.commit()
         time_notes = clock_notes(self.clock, config, self.server) if self.clock else []
         run_notes = [*ownership_notes(config, self.federation), *few_steps(config, self.server), *coded_weights(config)]
@@ -269,7 +269,8 @@ class RunLoop:
         if t == self.rounds:
             self.server.after_last_round(self.cohort)
         self.cohort.end_round()
-        copy_views(self.server.state, *(plugin.state for plugin in self.plugins.values()))
+        plugins = (plugin.state for plugin in self.plugins.values())
+        copy_views(self.server.state, *plugins, published=self.cohort.published)
         seconds = time.perf_counter() - started_at
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(void_reason))
@@ -308,19 +309,9 @@ class RunLoop:
         for t, client, values in self.shared.each(self.cohort.evaluations(wait=wait)):
             with self.writing(f"the evaluation of round {t}"):
                 parts = self.recorder.evaluation(t, client, values)
-            self._show(t, parts)
-
-    def _show(self, t: int, parts: dict[int | None, dict[str, float]]) -> None:
-        """Report the mean over the clients measured so far in round t; for an earlier round, only the late values."""
-        if t > self.shown_round:
-            self.shown_round, self.shown = t, {}
-        known = self.shown if t == self.shown_round else {}
-        for client, values in parts.items():
-            known[client] = {**known.get(client, {}), **values}
-        means = means_by_tag(known)
-        first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
-        if means:
-            self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
+            if means := self.shown.of(t, parts):
+                first = "the untrained encoder" if self.config.model.start is None else "the encoder as it started"
+                self.say(t, f"evaluated round {t}" if t else f"evaluated {first}", means)
 
     def save(self, t: int) -> None:
         """Write a checkpoint of the finished round: records first, then the files, the marker last. It holds all of a

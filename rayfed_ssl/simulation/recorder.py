@@ -345,17 +345,3 @@ def _rate(rates: Mapping[int, float], images: Mapping[int, float]) -> float:
         return first
     weights = list(images.values())
     return float(np.average([first, *others], weights=weights if any(weights) else None))
-
-
-def means_by_tag(parts: Mapping[int | None, Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each value over the encoders it was measured for, by its tag in the table of metrics. A global
-    encoder's value hides those of clients, as in ``summary.json``.
-    """
-    names = sorted({name for values in parts.values() for name in values})
-    of_all = parts.get(None, {})
-    return {
-        recorded(name): float(
-            np.mean([of_all[name]] if name in of_all else [values[name] for values in parts.values() if name in values])
-        )
-        for name in names
-    }

@@ -61,7 +61,8 @@ class Worker(ProcessContext):
 
         A ``visit`` other than 0 is part of the seed of all random numbers; see ``messages.Start``.
 
-        A client's weights in the reply are those that the server receives (``coding.reply_received``).
+        A client's weights in the reply are those that the server receives (``coding.reply_received``). The lists and
+        dicts of the message and of the state are the operation's own: what it does to them reaches nobody else.
 
         Raises whatever the operation raises, and NonFinite if the reply holds NaN or infinity, or weights that
         ``transport.up`` cannot hold or FedBuff cannot sum. If the reply has no weights, those kept in the state are
@@ -73,8 +74,8 @@ class Worker(ProcessContext):
             raise ValueError(f"{self.method.name} has no server work to run")
         self.images_read = 0
         with forked(self.config.seed, round, client, operation, *visit_address(visit), device=self.device):
-            worker = self.client(kind, client, round, operation, dict(state or {}), visit)
-            reply = worker.perform(dict(message))
+            worker = self.client(kind, client, round, operation, plain(dict(state or {})), visit)
+            reply = worker.perform(plain(dict(message)))
         check_finite(reply, said := f"operation '{operation}' replied with")
         if client != SERVER:
             where = self.config.seed, round, client, operation
@@ -103,7 +104,7 @@ class Worker(ProcessContext):
             try:
                 if encoder.holders:
                     return self.evaluate(encoder.architecture, encoder.weights, untrained=round == 0)
-                worker = self.client(self.method.client, client, round, "evaluate", dict(state or {}))
+                worker = self.client(self.method.client, client, round, "evaluate", plain(dict(state or {})))
                 return worker.evaluate(encoder.architecture, encoder.weights)
             except BrokenFeatures as error:
                 raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None

@@ -47,66 +47,84 @@ class Damaged(Exception):
 
 def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
     """The skeleton, for JSON, of a tree of dicts, lists, scalars, arrays and Weights. Arrays are added to ``arrays``
-    under a number, and so are numpy's scalars, as arrays without dimensions.
+    under a number, and so are numpy's scalars, as arrays without dimensions. An object that stands in several places is
+    added once.
 
     Raises:
         TypeError: the tree contains something else.
     """
+    keys: dict[int, str] = {}  # by identity of what is in the tree
 
-    def put(array: np.ndarray) -> str:
-        key = f"{len(arrays):06d}"
-        arrays[key] = np.asarray(array, order="C")  # ascontiguousarray would add a dimension to a single number
-        return key
+    def put(item: object, array: np.ndarray) -> str:
+        if id(item) not in keys:
+            key = keys[id(item)] = f"{len(arrays):06d}"
+            arrays[key] = np.asarray(array, order="C")  # ascontiguousarray would add a dimension to a single number
+        return keys[id(item)]
 
-    match tree:
-        case Weights():
-            return {"$weights": put(tree.vector), "layout": tree.layout, "parameters": tree.parameters}
-        case np.ndarray():
-            return {"$array": put(tree)}
-        case np.str_():
-            return str(tree)
-        case np.generic():
-            return {"$scalar": put(np.asarray(tree))}
-        case Mapping():
-            return {"$map": [[key, flatten(value, arrays)] for key, value in tree.items()]}
-        case list() | tuple():
-            return [flatten(value, arrays) for value in tree]
-        case None | bool() | int() | float() | str():
-            return tree
-    raise TypeError(f"a checkpoint holds arrays, Weights, numbers, text, lists and dicts; found {type(tree).__name__}")
+    def skeleton(tree: Any) -> Any:
+        match tree:
+            case Weights():
+                return {"$weights": put(tree, tree.vector), "layout": tree.layout, "parameters": tree.parameters}
+            case np.ndarray() if tree.flags.c_contiguous:
+                return {"$array": put(tree, tree)}
+            case np.ndarray():
+                axes = np.argsort([-abs(stride) for stride in tree.strides], kind="stable")
+                return {"$array": put(tree, tree.transpose(axes)), "axes": axes.tolist()}
+            case np.str_():
+                return str(tree)
+            case np.generic():
+                return {"$scalar": put(tree, np.asarray(tree))}
+            case Mapping():
+                return {"$map": [[key, skeleton(value)] for key, value in tree.items()]}
+            case list() | tuple():
+                return [skeleton(value) for value in tree]
+            case None | bool() | int() | float() | str():
+                return tree
+        raise TypeError(
+            f"a checkpoint holds arrays, Weights, numbers, text, lists and dicts; found {type(tree).__name__}"
+        )
+
+    return skeleton(tree)
 
 
 def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The inverse of :func:`flatten`, except that tuples become lists.
+    """The inverse of :func:`flatten`, except that tuples become lists. Arrays have the order in memory that they had,
+    because it decides the bits of sums, and one object is one again, because the ledger goes by identity.
 
     Raises:
         ValueError: an array is missing, or :func:`flatten` does not make such a skeleton.
     """
+    made: dict[str, Any] = {}  # arrays and Weights, by key
 
     def array(key: Any) -> np.ndarray:
         if not isinstance(key, str) or key not in arrays:
             raise ValueError(f"array {key!r} is missing")
         return arrays[key]
 
-    match skeleton:
-        case {"$weights": key, "layout": layout, "parameters": parameters}:
-            vector = array(key)
-            if vector.ndim != 1 or not isinstance(layout, str) or not isinstance(parameters, int):
-                raise ValueError(f"array {key!r} and its layout are no weights")
-            return Weights(layout, vector, parameters)
-        case {"$array": key}:
-            return array(key)
-        case {"$scalar": key}:
-            return array(key)[()]
-        case {"$map": list(items)}:
-            return {key: unflatten(value, arrays) for key, value in items}
-        case list():
-            return [unflatten(value, arrays) for value in skeleton]
-        case dict():
-            raise ValueError(
-                f"found an object with {', '.join(skeleton) or 'no keys'}, which a checkpoint does not write"
-            )
-    return skeleton
+    def tree(skeleton: Any) -> Any:
+        match skeleton:
+            case {"$weights": key, "layout": layout, "parameters": parameters}:
+                vector = array(key)
+                if vector.ndim != 1 or not isinstance(layout, str) or not isinstance(parameters, int):
+                    raise ValueError(f"array {key!r} and its layout are no weights")
+                return made.setdefault(key, Weights(layout, vector, parameters))
+            case {"$array": key, "axes": list(axes)}:
+                return made.setdefault(key, array(key).transpose(np.argsort(axes)))
+            case {"$array": key}:
+                return array(key)
+            case {"$scalar": key}:
+                return array(key)[()]
+            case {"$map": list(items)}:
+                return {key: tree(value) for key, value in items}
+            case list():
+                return [tree(value) for value in skeleton]
+            case dict():
+                raise ValueError(
+                    f"found an object with {', '.join(skeleton) or 'no keys'}, which a checkpoint does not write"
+                )
+        return skeleton
+
+    return tree(skeleton)
 
 
 @contextlib.contextmanager

@@ -255,6 +255,13 @@ def test_lines_that_their_reader_has_are_kept_no_longer() -> None:
     assert (lines_of(log, 6), log.round) == ([], 5)
 
 
+def test_a_late_evaluation_takes_no_round_back() -> None:
+    log = ProgressLog()
+    for progress in (Progress(5, 9, "resumed from round 5"), Progress(6, 9, "round 6/9"), Progress(5, 9, "evaluated")):
+        log.append(progress)
+    assert log.round == 6
+
+
 def test_a_reader_of_the_driver_before_takes_no_line_from_its_successor() -> None:
     log = ProgressLog()
     log.append(Progress(1, 9, "going on"))

@@ -24,7 +24,8 @@ from rayfed_ssl.storage import checkpoint
 from tests.cluster.processes import descendants, end, orphans, title, until
 from tests.tiny import encoders, measured, run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
-from tune.config import Sweep, load
+from tune.config import Sweep
+from tune.files import load
 from tune.results import Results
 from tune.sweep import run_sweep
 
@@ -35,7 +36,7 @@ ORPHANS_S = 180.0
 COMMAND = """
 import sys
 from pathlib import Path
-from tune.config import load
+from tune.files import load
 from tune.sweep import run_sweep
 run_sweep(load(Path(sys.argv[1])), Path(sys.argv[2]), say=lambda line: print(line, flush=True), num_cpus=4, num_gpus=1)
 """

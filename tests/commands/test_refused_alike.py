@@ -15,7 +15,7 @@ from rayfed_ssl.federated import federation
 from rayfed_ssl.settings.files import merge
 from tests.command_line import CONFIG, Call, caller
 from tune import dealing
-from tune.config import load
+from tune.files import load
 from tune.sweep import refuse_unfit
 
 LR = "train.optimizer.lr"

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.clock import Clock, exchange_end
 from rayfed_ssl.federated.messages import RoundVoid
 from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.testing.tiny import measured, run_locally, tiny_run
 from tests.tiny import tiny
 
 A, B, C, D, E = range(5)
@@ -206,3 +208,64 @@ def test_nobody_there_is_a_round_that_comes_to_nothing(tmp_path: Path) -> None:
     with pytest.raises(RoundVoid):
         clock.select(3, 5)
     assert clock.now == 150
+
+
+ASKS_FIRST = """
+from typing import Any, Literal
+
+import numpy as np
+
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.method import Info, Method, unlabelled
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.workload import Workload
+from rayfed_ssl.settings.blocks import MethodConfig
+
+
+class Config(MethodConfig):
+    name: Literal["asks_first"] = "asks_first"
+
+
+class Client(EncoderClient[Config]):
+    def train(self) -> dict[str, Any]:
+        return {"mine": np.ones(8, np.float32)}
+
+
+class Server(MethodServer[Config]):
+    def start(self, cohort):
+        self.state["known"] = [reply.client for reply in cohort.gather("train")]
+
+    def round(self, t, cohort):
+        self.metrics["known"] = float(len(self.state["known"]))
+
+    def workload(self, operation, client):
+        return Workload(0, {"mine": 32})
+
+    def evaluated_encoders(self):
+        return []
+
+
+METHODS = {"asks_first": Method(Config, Client, Server, Info("mine", "nothing"), "simclr", unlabelled)}
+"""
+
+
+def asked_first(folder: Path, trace: str) -> float:
+    """How many clients reply to what a method asks before the first round, with a deadline."""
+    (folder / "asks_first.py").write_text(ASKS_FIRST)
+    (folder / "trace.csv").write_text(f"client,start,end\n{trace}")
+    changes = {
+        "imports": ["asks_first.py"], "evaluation.protocols": [], "train.rounds": 1,
+        "system": {"deadline_s": 9.0, "availability": {"name": "trace", "path": str(folder / "trace.csv")}},
+    }  # fmt: skip
+    run_locally(tiny_run("asks_first", changes, folder), folder / "run")
+    return measured(folder / "run")[1, None, "known"]
+
+
+def test_a_method_may_ask_before_the_first_round_whoever_is_there(tmp_path: Path) -> None:
+    assert asked_first(tmp_path, "0,0,99\n1,1,99\n2,0,99\n3,0,99\n") == 3.0
+
+
+def test_that_nobody_replies_before_the_first_round_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^method.name: asks_first asks clients before .* and nobody replied$"):
+        asked_first(tmp_path, "".join(f"{client},5,99\n" for client in range(4)))
+    assert not (tmp_path / "run").exists()

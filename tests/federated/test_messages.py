@@ -46,6 +46,17 @@ def test_what_is_the_servers_own_stays_and_what_stands_twice_is_copied_once() ->
     assert server["views"][0] is again[0]
 
 
+def test_what_is_published_stays_as_it_is() -> None:
+    published = {"views": [MESSAGE[:4], MESSAGE[4:8]], "weights": Weights("layout", MESSAGE[8:], 40)}
+    state: dict[str, Any] = {"own": [*published["views"], MESSAGE[8:16]], "model": published["weights"]}
+    own = list(state["own"])
+    copy_views(state, published=published)
+    assert state["own"][0] is own[0]
+    assert state["own"][1] is own[1]
+    assert state["own"][2] is not own[2]
+    assert state["model"] is published["weights"]
+
+
 def test_what_was_read_only_stays_so() -> None:
     frozen = MESSAGE[:4]
     frozen.flags.writeable = False

@@ -15,7 +15,7 @@ from rayfed_ssl.settings.blocks import CheckpointConfig
 from rayfed_ssl.simulation import saving
 from rayfed_ssl.simulation.saving import Saving
 from rayfed_ssl.storage import checkpoint
-from rayfed_ssl.testing.tiny import booked, encoders, measured, outcomes, run_locally
+from rayfed_ssl.testing.tiny import booked, encoders, measured, outcomes, run_locally, tiny_run
 from tests.tiny import tiny
 
 
@@ -90,3 +90,57 @@ def test_public_images_alone_are_named_and_put_back() -> None:
     assert all(named[name] is given[name] for name in ("model", "part", "copy"))
     assert saving.published_again(named, public) == {**given, "public": public.pixels}
     assert saving.without_public_images({"model": model}, None) == {"model": model}
+
+
+PUBLISHES = """
+from typing import Any, Literal
+
+import numpy as np
+
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.method import Info, Method, anything
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.settings.blocks import MethodConfig
+
+
+class Config(MethodConfig):
+    name: Literal["publishes"] = "publishes"
+
+
+class Client(EncoderClient[Config]):
+    def train(self, anchors: list[Any], sums: Any) -> dict[str, Any]:
+        return {"sums": sums}
+
+
+class Server(MethodServer[Config]):
+    def start(self, cohort):
+        rows, of_columns = np.random.default_rng(0).random((2, 40, 50), np.float32)
+        self.state |= {"anchors": [rows[:30], rows[30:]], "columns": np.asfortranarray(of_columns)}
+        cohort.publish("anchors", self.state["anchors"])
+
+    def round(self, t, cohort):
+        sums = self.state["columns"].sum(1)
+        for reply in cohort.ask("train", anchors=self.state["anchors"], sums=sums):
+            self.metrics["sum"] = float(reply["sums"].astype(np.float64).sum())
+
+    def evaluated_encoders(self):
+        return []
+
+
+METHODS = {"publishes": Method(Config, Client, Server, Info("mine", "nothing"), "simclr", anything)}
+"""
+
+
+def test_a_resumed_run_sends_nothing_again_that_was_published_and_adds_in_the_same_order(tmp_path: Path) -> None:
+    """What is published goes by identity, in whichever two places it stands, and a sum of float32 by the order in
+    memory.
+    """
+    (tmp_path / "publishes.py").write_text(PUBLISHES)
+    config = tiny_run("publishes", {"imports": ["publishes.py"], "evaluation.protocols": []}, tmp_path)
+    rounds = iter([False, True, True])
+    run_locally(config, tmp_path / "whole")
+    run_locally(config, tmp_path / "resumed", stopping=lambda: next(rounds))
+    run_locally(config, tmp_path / "resumed", resume=True)
+    assert {row[0] for row in booked(tmp_path / "whole") if row[4] == "anchors"} == {0}
+    assert booked(tmp_path / "resumed") == booked(tmp_path / "whole")
+    assert measured(tmp_path / "resumed") == measured(tmp_path / "whole")

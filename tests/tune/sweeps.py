@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from tune.config import Sweep, load
+from tune.config import Sweep
+from tune.files import load
 
 RUN: dict[str, Any] = {
     "method": {"name": "fedsimclr"},

@@ -265,7 +265,7 @@ def test_a_file_lists_variants(base: Path) -> None:
     path = variants_file(base, overrides={"train.rounds": 2}, seeds=3, variants=variants)
     made = from_file(path, ["train.optimizer.lr=0.1"])
     assert (made.settings.seeds, from_file(path, seeds=1).settings.seeds) == (3, 1)
-    built = {name: made.sweep().run(point) for name, point in made.points.items()}
+    built = {name: made.sweep().config_of(point) for name, point in made.points.items()}
     assert [config.method.name for config in built.values()] == ["fedsimclr", "fedprox", "fedprox"]
     assert [config.train.batch_size for config in built.values()] == [16, 16, 8]
     assert all(c.train.rounds == 2 and c.train.optimizer.lr == 0.1 for c in built.values())

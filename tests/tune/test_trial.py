@@ -34,7 +34,7 @@ from rayfed_ssl.storage.claim import LOCK
 from tests.command_line import caller
 from tests.tiny import tiny
 from tests.tune.sweeps import GRID, LR, sweep
-from tune import config as sweep_config
+from tune import files as sweep_files
 from tune import room as room_module
 from tune import sweep as sweep_module
 from tune import trial as module
@@ -45,7 +45,7 @@ from tune.room import Patience, TrialSlots
 from tune.schedulers import SynchronousPopulation, scheduler
 from tune.search import Proposals
 from tune.sweep import run_sweep
-from tune.trial import LOG, RoundsMeasured, Trial, TrialOrder, exploit, settle
+from tune.trial import LOG, RoundsMeasured, Trial, TrialOrder, exploit, finish_exchange
 from tune.watch import StoppedBeforePlacement, Watch
 
 SLOTS = TrialSlots(2, Plan(2, cpus=1.0, gpus=0.0, threads=1, strategy="PACK"), "node:1.2.3.4")
@@ -97,7 +97,7 @@ def test_a_trial_that_lost_its_actors_goes_back_to_its_checkpoint_with_new_ones(
 ) -> None:
     made = sweep(tmp_path)
     trial, resumed = begun(tmp_path, made, monkeypatch, [(4, StateLost("all actors lost")), (9, {"rounds": 9})])
-    assert trial._drive(made.run({})) == {"rounds": 9}
+    assert trial._drive(made.config_of({})) == {"rounds": 9}
     assert resumed == [False, True]
     first, second = FakePool.made
     assert (first.closed, second.closed) == (True, False)
@@ -108,14 +108,21 @@ def test_a_trial_that_lost_its_actors_goes_back_to_its_checkpoint_with_new_ones(
     assert [line.partition(" ")[2] for line in lines] == ["all actors lost; going on from the newest checkpoint"]
 
 
+def test_a_late_evaluation_takes_no_round_of_a_trial_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, _ = begun(tmp_path, sweep(tmp_path), monkeypatch, [])
+    for round in (6, 5):
+        trial._report(Progress(round, 9, "a line"))
+    assert trial.reached == 6
+
+
 def test_a_trial_does_not_go_on_with_a_pool_that_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = sweep(tmp_path)
     trial, _ = begun(tmp_path, made, monkeypatch, [(9, {"rounds": 9})] * 3)
-    trial._drive(made.run({}))
-    trial._drive(made.run({}))
+    trial._drive(made.config_of({}))
+    trial._drive(made.config_of({}))
     assert len(FakePool.made) == 1  # warm
     FakePool.made[0].slots = []
-    trial._drive(made.run({}))
+    trial._drive(made.config_of({}))
     assert len(FakePool.made) == 2
     assert FakePool.made[0].closed
 
@@ -151,11 +158,11 @@ def test_a_trial_gives_up_after_losses_in_a_row_not_in_all(tmp_path: Path, monke
     made = sweep(tmp_path)
     lost = [(round, StateLost("lost")) for round in (1, 2, 3, 4, 5)]
     trial, resumed = begun(tmp_path, made, monkeypatch, [*lost, (9, {"rounds": 9})])
-    trial._drive(made.run({}))
+    trial._drive(made.config_of({}))
     assert len(resumed) == 6
     trial, resumed = begun(tmp_path, made, monkeypatch, [(4, StateLost("lost"))] * 9)
     with pytest.raises(UserError, match="lost, 3 times in a row"):
-        trial._drive(made.run({}))
+        trial._drive(made.config_of({}))
     assert len(resumed) == 3
 
 
@@ -198,12 +205,12 @@ def exchanged(tmp_path: Path, made: Sweep) -> tuple[Path, Callable[[], None]]:
     """The folder of a run at round 7 and how it takes over a checkpoint of round 4."""
     mine, donor = tmp_path / "trial-00001", tmp_path / "donor"
     mine.mkdir()
-    configfile.dump(made.run({LR: 0.1}), mine / "config.yaml")
+    configfile.dump(made.config_of({LR: 0.1}), mine / "config.yaml")
     checkpoint.save(mine / "checkpoints", 7, {"w": np.zeros(2, np.float32)}, [(0, {"own": 3})])
     checkpoint.save(donor, 4, {"w": np.ones(2, np.float32)}, [(0, {"own": 3})])
     point = {LR: 0.4}
     found = checkpoint.complete(donor)[0]
-    return mine, lambda: exploit(mine, found, {"trial": 5, "point": {LR: 0.5}}, made.run(point), point)
+    return mine, lambda: exploit(mine, found, {"trial": 5, "point": {LR: 0.5}}, made.config_of(point), point)
 
 
 def half_removed(path: Path, **options: Any) -> None:
@@ -251,7 +258,7 @@ def test_a_kill_at_any_step_of_an_exchange_leaves_the_old_run_or_the_new_one(
             with contextlib.suppress(Killed):
                 take()
         through = left >= 0
-        settle(mine)
+        finish_exchange(mine)
         outcomes.append(state(mine, made))
         assert not list(mine.glob(".exchange*"))
         take()  # and another one can follow
@@ -267,7 +274,7 @@ def test_a_kill_at_any_step_of_an_exchange_leaves_the_old_run_or_the_new_one(
 def state(mine: Path, made: Sweep) -> str:
     """Which of the two runs the folder holds; fails where it is neither."""
     point = scheduled(mine, {LR: 0.1})
-    found = examine_folder(made.run(point), mine, True, pytest.fail)  # refuses a config that is not the point's
+    found = examine_folder(made.config_of(point), mine, True, pytest.fail)  # refuses a config that is not the point's
     assert found is not None
     kind = "new" if point == {LR: 0.4} else "old"
     assert (kind, found[0]) in (("new", 4), ("old", 7))
@@ -374,7 +381,7 @@ def test_a_sweep_with_a_trial_that_the_images_refused_goes_on(tmp_path: Path, mo
     with pytest.raises(UserError, match=r"\(the trial with clients\.count=10000  seed=0\)$"):
         run_sweep(made, out)
     out.mkdir()
-    sweep_config.dump(made, out)
+    sweep_files.dump(made, out)
     Book(out, 1).save()
     monkeypatch.setattr("tune.sweep.run_trials", lambda *args, **options: 1)
     monkeypatch.setattr("tune.sweep.collect", lambda made, book: book)
@@ -435,7 +442,7 @@ def test_tune_in_a_folder_that_another_command_works_in_ends_with_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call, out = caller(tmp_path, monkeypatch, capsys), tmp_path / "out"
-    sweep_config.dump(sweep(tmp_path), out)
+    sweep_files.dump(sweep(tmp_path), out)
     monkeypatch.setattr("rayfed_ssl.storage.claim.Lock", partial(Lock, patience_s=0.0))
     lock = Lock(out / LOCK)
     before = {path: path.read_bytes() for path in out.rglob("*")}

@@ -17,9 +17,10 @@ from rayfed_ssl.cli import main
 from rayfed_ssl.settings import files as configfile
 from tests.tiny import run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
-from tune import config as sweep_config
+from tune import files as sweep_files
 from tune.blocks import Dimension
-from tune.config import draw, load
+from tune.config import SweepConfig, draw
+from tune.files import load
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "tune").glob("*.yaml"))
 
@@ -33,7 +34,7 @@ def test_points_vary_keys_together_and_what_stands_twice_runs_once(tmp_path: Pat
     points = [{"train.rounds": 1, "train.local_epochs": 4}, {"train.rounds": 2, "train.local_epochs": 2}]
     made = sweep(tmp_path, points=[*points, points[0]], space={"seed": {"grid": [1, 2]}})
     assert made.configurations == [{**point, "seed": seed} for point in points for seed in (1, 2)]
-    assert [made.run(p).train.local_epochs for p in made.configurations or []] == [4, 4, 2, 2]
+    assert [made.config_of(p).train.local_epochs for p in made.configurations or []] == [4, 4, 2, 2]
 
 
 def test_random_points_depend_on_seed_and_number_alone_and_lie_in_the_ranges(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_a_draw_of_one_key_does_not_depend_on_the_others() -> None:
     both = {"b": {"choice": ["x", "y"]}, **one}
     first, second = (
         draw(
-            sweep_config.SweepConfig(base=Path("x"), space={k: Dimension(**v) for k, v in s.items()}, search="random"),
+            SweepConfig(base=Path("x"), space={k: Dimension(**v) for k, v in s.items()}, search="random"),
             3,
         )
         for s in (one, both)
@@ -85,19 +86,19 @@ def test_overrides_hold_for_every_trial_and_points_win(tmp_path: Path) -> None:
     assert whole.settings.overrides["train.batch_size"] == 8
     made = sweep(tmp_path, "train.rounds=7", "overrides.train.optimizer.lr=5", "space.seed={grid: [4, 5]}", "trials=3")
     assert made.count == 3
-    config = made.run({LR: 0.25}, repetition=2, name="trial-00009")
+    config = made.config_of({LR: 0.25}, repetition=2, name="trial-00009")
     assert (config.train.rounds, config.train.optimizer.lr, config.seed, config.name) == (7, 0.25, 2, "trial-00009")
 
 
 def test_a_profile_of_the_base_is_chosen_by_an_override(tmp_path: Path) -> None:
     run = {**RUN, "profiles": {"cpu": {"train": {"rounds": 2}}, "paper": {"train": {"rounds": 9}}}}
-    assert sweep(tmp_path, run=run, **GRID).run({}).train.rounds == 2
-    assert sweep(tmp_path, "profile=paper", run=run, **GRID).run({}).train.rounds == 9
+    assert sweep(tmp_path, run=run, **GRID).config_of({}).train.rounds == 2
+    assert sweep(tmp_path, "profile=paper", run=run, **GRID).config_of({}).train.rounds == 9
 
 
 def test_a_searched_method_brings_its_own_block_and_objective(tmp_path: Path) -> None:
     made = sweep(tmp_path, space={"method.name": {"grid": ["fedsimclr", "fedbyol"]}})
-    assert [made.run(point).objective.name for point in made.configurations or []] == ["simclr", "byol"]
+    assert [made.config_of(point).objective.name for point in made.configurations or []] == ["simclr", "byol"]
 
 
 @pytest.mark.parametrize(
@@ -179,12 +180,12 @@ def test_the_folder_holds_a_sweep_that_is_equal_and_complete_in_itself(tmp_path:
     made = sweep(tmp_path, "train.rounds=5", "scheduler=asha")
     out = tmp_path / "out"
     out.mkdir()
-    sweep_config.dump(made, out)
+    sweep_files.dump(made, out)
     (tmp_path / "run.yaml").unlink()
     again = load(out / "sweep.yaml")
     assert again.configurations == made.configurations
-    assert again.run({LR: 0.5}) == made.run({LR: 0.5})
-    sweep_config.refuse_changed(again, made, out)
+    assert again.config_of({LR: 0.5}) == made.config_of({LR: 0.5})
+    sweep_files.refuse_changed(again, made, out)
 
 
 @pytest.mark.parametrize(
@@ -203,32 +204,32 @@ def test_a_resumed_sweep_may_grow_but_not_change(tmp_path: Path, change: str, na
     keys: dict[str, Any] = {"space": {LR: {"uniform": [0.01, 0.1]}}, "search": "random"}
     old, new = sweep(tmp_path, "trials=3", **keys), sweep(tmp_path, "trials=3", change, **keys)
     if named is None:
-        sweep_config.refuse_changed(old, new, tmp_path)
+        sweep_files.refuse_changed(old, new, tmp_path)
         return
     with pytest.raises(UserError, match=f"cannot resume with changed {named};"):
-        sweep_config.refuse_changed(old, new, tmp_path)
+        sweep_files.refuse_changed(old, new, tmp_path)
 
 
 def test_more_points_may_follow_those_that_are_there(tmp_path: Path) -> None:
     """Whose trials keep their numbers."""
     points: list[dict[str, Any]] = [{LR: 0.1}, {LR: 0.2}]
     old, new = sweep(tmp_path, points=points), sweep(tmp_path, points=[*points, {LR: 0.3}])
-    sweep_config.refuse_changed(old, new, tmp_path)
+    sweep_files.refuse_changed(old, new, tmp_path)
     assert (new.configurations or [])[:2] == old.configurations
     for other in (points[:1], points[::-1], [{LR: 0.3}, *points]):
         with pytest.raises(UserError, match="cannot resume with changed points"):
-            sweep_config.refuse_changed(old, sweep(tmp_path, points=other), tmp_path)
+            sweep_files.refuse_changed(old, sweep(tmp_path, points=other), tmp_path)
     keys: dict[str, Any] = {"space": {LR: {"grid": [0.1, 0.2]}}}
     without, first = sweep(tmp_path, **keys), sweep(tmp_path, points=[{"train.batch_size": 8}], **keys)
     with pytest.raises(UserError, match="cannot resume with changed points"):  # each configuration would be another
-        sweep_config.refuse_changed(without, first, tmp_path)
+        sweep_files.refuse_changed(without, first, tmp_path)
 
 
 def test_a_changed_base_is_a_changed_sweep(tmp_path: Path) -> None:
     old = sweep(tmp_path)
     changed = {**RUN, "train": {"rounds": 4}}
     with pytest.raises(UserError, match="changed base;"):
-        sweep_config.refuse_changed(old, load(written(tmp_path, run=changed, **GRID)), tmp_path)
+        sweep_files.refuse_changed(old, load(written(tmp_path, run=changed, **GRID)), tmp_path)
 
 
 def test_a_runs_configuration_is_no_sweep(tmp_path: Path) -> None:
@@ -363,15 +364,15 @@ def test_an_older_sweeps_folder_is_resumed(tmp_path: Path) -> None:
     """Its ``sweep.yaml`` says min, the default then."""
     for repeat, metric in itertools.product((1, 3), ("train_images_per_s", "wall_s")):
         made = sweep(tmp_path, f"repeat={repeat}", f"metric={metric}", "score=worst", space={LR: {"grid": [0.1]}})
-        sweep_config.dump(made, out := tmp_path / f"{metric}{repeat}")
+        sweep_files.dump(made, out := tmp_path / f"{metric}{repeat}")
         found = yaml.safe_load((out / "sweep.yaml").read_text())
         assert found["score"] == "worst"
         (out / "sweep.yaml").write_text(yaml.safe_dump({**found, "score": "min"}))
         if (repeat, metric) == (3, "wall_s"):  # it went by the best of its repeats
             with pytest.raises(UserError, match="cannot resume with changed score;"):
-                sweep_config.refuse_changed(load(out / "sweep.yaml"), made, out)
+                sweep_files.refuse_changed(load(out / "sweep.yaml"), made, out)
         else:
-            sweep_config.refuse_changed(load(out / "sweep.yaml"), made, out)
+            sweep_files.refuse_changed(load(out / "sweep.yaml"), made, out)
 
 
 def test_a_sweep_cannot_choose_by_what_its_runs_do_not_hold_out(tmp_path: Path) -> None:
@@ -447,7 +448,7 @@ def test_two_etas_of_the_fedlinked_sweep_give_different_encoders(tmp_path: Path)
     epochs = {"method.initial_epochs": 1, "method.distillation_epochs": 2, "method.fine_tune_epochs": 1}
     found = []
     for eta in (0.8, 3.0):
-        config = made.run({**epochs, "train.rounds": 1, "train.optimizer.lr": 1e-2, "method.eta": eta})
+        config = made.config_of({**epochs, "train.rounds": 1, "train.optimizer.lr": 1e-2, "method.eta": eta})
         assert config.train.optimizer.name == "sgd"
         run_locally(config, tmp_path / str(eta))
         files = sorted((tmp_path / str(eta) / "encoder").glob("*.safetensors"))

@@ -26,7 +26,7 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.storage import checkpoint
 from tests.tune.sweeps import GRID, LR, sweep
-from tune import config as sweep_config
+from tune import files as sweep_files
 from tune import room as room_module
 from tune.book import Book, scheduled
 from tune.config import Sweep
@@ -210,7 +210,7 @@ def test_the_encoder_before_training_is_a_row_and_who_is_worse_is_named(
     assert list(shown.columns[3].cells) == ["0.9", "0.44", "0.89"]
     worse = f"Worse than the {before} (89.0 %), chance not counted: number 1."
     assert (worse in answer(results)) == (metric != "features.rankme")
-    sweep_config.dump(made, out)
+    sweep_files.dump(made, out)
     book.save()
     page = report_of(out).read_text()
     assert f">{before}<" in page
@@ -245,7 +245,7 @@ def test_the_encoder_before_training_has_the_score_of_its_repeats(tmp_path: Path
         results = collect(made, book)
         assert list(ranked(results).columns[3].cells)[-1] == f"0.8 ± {np.std([0.75, 0.85], ddof=1):.2g}"
         assert answer(results).endswith(said or f"with {LR} = 0.1.")
-    sweep_config.dump(made, out)
+    sweep_files.dump(made, out)
     book.save()
     page = html.unescape(report_of(out).read_text())
     assert "75.0 % to 85.0 %" in page
@@ -393,11 +393,11 @@ def test_exploiting_takes_the_donors_checkpoint_and_writes_down_what_changed(tmp
     made = sweep(tmp_path)
     mine, donor = tmp_path / "trial-00001", tmp_path / "donor"
     mine.mkdir()
-    configfile.dump(made.run({LR: 0.1}), mine / "config.yaml")
+    configfile.dump(made.config_of({LR: 0.1}), mine / "config.yaml")
     checkpoint.save(mine / "checkpoints", 7, {"w": np.zeros(2, np.float32)}, [])
     checkpoint.save(donor, 4, {"w": np.ones(2, np.float32)}, [(0, {"own": 3})])
     point = {LR: 0.4}
-    config: RunConfig = made.run(point)
+    config: RunConfig = made.config_of(point)
     exploit(mine, checkpoint.complete(donor)[0], {"trial": 5, "point": {LR: 0.5}}, config, point)
     found, damaged = checkpoint.newest(mine / "checkpoints")
     assert found is not None
@@ -431,7 +431,7 @@ def test_the_report_names_the_configuration_of_best_yaml(tmp_path: Path, monkeyp
         ends = {n: (str(s), round(float(draws.integers(1, 8)) / 10, 1)) for n, s in enumerate(statuses)}
         out = tmp_path / str(case) / "out"
         book = booked(made, out, ends)
-        sweep_config.dump(made, out)
+        sweep_files.dump(made, out)
         book.save()
         results = collect(made, book)
         text = report_of(out).read_text()

@@ -57,7 +57,7 @@ def test_repeats_are_trials_of_their_own_with_seeds_one_apart(tmp_path: Path) ->
     assert given.left == 6
     points = drained(given)
     assert points == [{"trial": n, LR: lr} for n, lr in enumerate([0.1] * 3 + [0.2] * 3)]
-    assert [made.run({}, entry.repetition).seed for entry in given.book.entries] == [10, 11, 12] * 2
+    assert [made.config_of({}, entry.repetition).seed for entry in given.book.entries] == [10, 11, 12] * 2
 
 
 def test_a_restored_sweep_gives_what_is_not_over_and_nothing_else(tmp_path: Path) -> None:
@@ -528,4 +528,4 @@ def test_perturbed_values_stay_within_the_ranges(tmp_path: Path) -> None:
     made = sweep(tmp_path, space=space, search="random", trials=2, scheduler="pbt")
     new = {"trial": 3, LR: 1.08, "train.local_epochs": 4.8, "objective.temperature": 8}
     assert WithinRanges(made)(new) == {"trial": 3, LR: 0.9, "train.local_epochs": 4, "objective.temperature": 8}
-    assert made.run({}).checkpoint.every == 1
+    assert made.config_of({}).checkpoint.every == 1
