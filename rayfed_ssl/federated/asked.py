@@ -15,6 +15,7 @@ class AskedOperations:
     def __init__(self, method: str) -> None:
         self.method = method
         self._unread: dict[object, str] = {}  # asked for by `ask`, and nobody has begun to read the replies
+        self._unfinished: dict[object, str] = {}  # somebody has begun to, and has not come to the last one
         self._sent: set[str] = set()  # of this round
 
     def begin_round(self) -> None:
@@ -22,14 +23,21 @@ class AskedOperations:
         self._sent.clear()
 
     def promise(self, operation: str) -> object:
-        """Note an operation that is sent only once its replies are read; returns the token that :meth:`read` takes."""
+        """Note an operation that is sent while its replies are read; returns the token that :meth:`begin_reading` and
+        :meth:`finish_reading` take.
+        """
         question = object()
         self._unread[question] = operation
         return question
 
-    def read(self, question: object) -> None:
-        """Note that the replies are being read."""
-        self._unread.pop(question, None)
+    def begin_reading(self, question: object) -> None:
+        """Note that the first reply is about to be read."""
+        if question in self._unread:
+            self._unfinished[question] = self._unread.pop(question)
+
+    def finish_reading(self, question: object) -> None:
+        """Note that all replies were read."""
+        self._unfinished.pop(question, None)
 
     def send(self, operation: str) -> None:
         """Note an operation that is sent to clients."""
@@ -38,14 +46,22 @@ class AskedOperations:
     def void(self) -> None:
         """Note that the round comes to nothing: no reply needs to be read, and no client needs to train."""
         self._unread.clear()
+        self._unfinished.clear()
         self._sent.clear()
 
     def check_read(self) -> None:
-        """Raise RuntimeError if replies were asked for and never read, because then nothing was sent to any client."""
+        """Raise RuntimeError if replies were asked for and not read to the last: then no client was asked, or
+        as many as the executor asks ahead.
+        """
         if self._unread:
             raise RuntimeError(
                 f"{self.method}: nobody read the replies of {', '.join(map(repr, self._unread.values()))}, "
                 "so no client was asked; `tell` asks without reading, `gather` reads them all"
+            )
+        if self._unfinished:
+            raise RuntimeError(
+                f"{self.method}: the replies of {', '.join(map(repr, self._unfinished.values()))} were not read to the "
+                "last, so which clients were asked depends on where they run; to ask some only, name them by `clients`"
             )
 
     def check_trains(self, plugins: Iterable[str], *, comparing: bool) -> None:

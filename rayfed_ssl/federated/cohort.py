@@ -104,7 +104,7 @@ class Cohort(Backend):
         self.commit()
 
     def check_read(self) -> None:
-        """Raise RuntimeError if replies were asked for and never read, because then nothing was sent to any client."""
+        """Raise RuntimeError if replies were asked for and not read to the last."""
         self._asked_for.check_read()
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Cohort(Backend):
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> Iterator[Reply]:
         """Have clients run ``operation``; yields their replies in client order. Clients are asked while the replies are
-        read, a few of them ahead. If nobody reads the replies, no client is asked: use :meth:`tell` if you need none.
+        read, a few of them ahead, so the replies must be read to the last: use :meth:`tell` if you need none.
 
         Args:
             operation: the name of the method of the Client class that is run.
@@ -129,12 +129,13 @@ class Cohort(Backend):
     def _asked(
         self, question: object, operation: str, each: Each | None, clients: Sequence[int] | None, common: dict[str, Any]
     ) -> Iterator[Reply]:
-        self._asked_for.read(question)
+        self._asked_for.begin_reading(question)
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, common)
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             for chunk in self._run_sent(task, replying, own, None):
                 yield from self._take(task, chunk)
+        self._asked_for.finish_reading(question)
         failed = {error.client for error in self.dropped if error.operation == TRAINS}
         if operation == TRAINS and failed and failed >= set(self.clients):
             raise self._all_failed()
@@ -142,9 +143,7 @@ class Cohort(Backend):
     def tell(
         self, operation: str, *, each: Each | None = None, clients: Sequence[int] | None = None, **message: Any
     ) -> None:
-        """Have every client do something whose reply the server does not need; plug-ins still get their fields of it.
-        The arguments are those of :meth:`ask`.
-        """
+        """:meth:`ask`, where the server needs no reply; plug-ins still get their fields of the replies."""
         for _ in self.ask(operation, each=each, clients=clients, **message):
             pass
 
@@ -192,11 +191,13 @@ class Cohort(Backend):
         """
         whom = tuple(self.clients if clients is None else clients)
         task = Task(operation, self.round, message)
-        total, replies = FixedPointSum(), []
+        total, replies, counts = FixedPointSum(), [], self.shares if by is None else by
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             if not replying:
                 raise self._void("nobody replied")
-            averaging = Averaging.over(replying, self.shares if by is None else by, fields)
+            if any(counts[client] for client in whom) and not any(counts[client] for client in replying):
+                raise self._void(f"all {len(replying)} that replied have weight 0")
+            averaging = Averaging.over(replying, counts, fields)
             for chunk in self._run_sent(task, replying, own, averaging):
                 replies += list(self._take(task, chunk))
                 if chunk.total is not None and chunk.total.totals:
@@ -270,9 +271,7 @@ class Cohort(Backend):
         for chunk in self._run(task, tuple(clients), lambda _: {}, None):
             for reply in self._take(task, chunk):
                 if reply.fields:
-                    raise RuntimeError(
-                        f"{operation} of client {reply.client}: a reply takes an exchange, `tell` or `ask`"
-                    )
+                    raise RuntimeError(f"{operation} of client {reply.client}: a reply needs an exchange, `ask`")
 
     # -- unequal clients -----------------------------------------------------------------------------------------------
 

@@ -103,6 +103,21 @@ def kept(cohort: LocalCohort) -> dict[int, dict[str, bytes]]:
     return {c: {name: value.vector.tobytes() for name, value in state.items()} for c, state in cohort.states()}
 
 
+def test_a_mean_whose_counting_clients_were_lost_is_a_void_round(tmp_path: Path) -> None:
+    """By the clock alone: nobody failed, and those that reply have the weight 0."""
+    (tmp_path / "trace.csv").write_text("client,start,end\n0,0,0.000001\n1,0,900\n2,0,900\n")
+    trace = {"name": "trace", "path": str(tmp_path / "trace.csv")}
+    config = config_of("fedsimclr", system={"availability": trace, "seconds_per_image": 0.01})
+    server, cohort = started(config)
+    cohort.attach({}, clock := make_clock(config, cohort.federation, server, {}))
+    assert clock is not None
+    cohort.begin_round(1, clock.select(1, 3))
+    with pytest.raises(RoundVoid, match=r"^all 2 that replied have weight 0$"):
+        cohort.mean("train", by={0: 3.0, 1: 0.0, 2: 0.0}, weights=server.weights)
+    with pytest.raises(ValueError, match="none below 0 and one above"):  # of those asked, which is the server's mistake
+        cohort.mean("train", by={1: 0.0, 2: 0.0}, clients=(1, 2), weights=server.weights)
+
+
 def test_a_void_round_keeps_what_clients_computed_in_the_exchanges_before_the_one_that_failed(tmp_path: Path) -> None:
     """Exchanges take 10 s. Client 0 leaves at 15 s, so that the second has two replies where three are needed; in the
     second round the first exchange has.
@@ -200,13 +215,25 @@ def test_replies_that_nobody_reads_are_an_error_at_the_rounds_end() -> None:
         cohort.end_round()
 
 
-def test_what_was_begun_is_read_and_a_round_that_comes_to_nothing_need_not_be() -> None:
+def test_replies_must_be_read_to_the_last() -> None:
+    """A process asks one client after the other, an actor a few of them ahead: a server that reads a part of the
+    replies would send, and be charged, differently.
+    """
     server, cohort = begun()
-    first = cohort.ask("train", weights=server.weights)
-    next(first)
+    replies = cohort.ask("train", weights=server.weights)
+    assert [next(replies).client for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(RuntimeError, match=r"fedsimclr: the replies of 'train' were not read to the last, so which"):
+        cohort.end_round()
+    assert list(replies) == []
     cohort.end_round()
+
+
+def test_replies_of_a_round_that_comes_to_nothing_need_not_be_read() -> None:
+    server, cohort = begun()
     cohort.begin_round(2, ())
     cohort.ask("train", weights=server.weights)
+    begun_to_read = cohort.ask("train", clients=(0, 1), weights=server.weights)
+    next(begun_to_read)
     with pytest.raises(RoundVoid, match="nobody replied"):
         cohort.mean("train", weights=server.weights)
     cohort.end_round()
