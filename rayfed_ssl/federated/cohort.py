@@ -117,7 +117,8 @@ class Cohort(Backend):
 
         Args:
             operation: the name of the method of the Client class that is run.
-            each: client -> fields for that client alone, in addition to the common ``message``.
+            each: client -> fields for that client alone, in addition to the common ``message``. A pure function: it is
+                called before earlier replies are read, and perhaps twice.
             clients: the clients to ask; by default the round's.
             message: fields that every client is sent: the operation's keyword arguments.
         Raises:
