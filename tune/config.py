@@ -9,7 +9,7 @@
     metric: select.knn                       dotted key of summary.json: what the trials are chosen by
 
 ``select.*`` is measured on training images that no client holds (``evaluation.select``; with ``data.tasks``, each
-client's own); ``accuracy.*`` on the test images, which then choose; ``features.rankme``, the effective rank (Garrido et
+client's own); ``accuracy.*`` on the test images, which then choose; ``features.rankme``, RankMe (Garrido et
 al. 2023), reads no label at all. Before the first trial starts, every trial's config is built and checked against the
 images: a wrong key or value costs no training. If an optimiser proposes the configs, those at the ends of every range
 are checked instead.
@@ -232,7 +232,7 @@ def measured_by(config: RunConfig, kind: str) -> list[str]:
 
 
 def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """The metric if a sweep's file sets none: effective rank if its runs read no labels, held-out images if they have
+    """The metric if a sweep's file sets none: RankMe if its runs read no labels, held-out images if they have
     any, else ``accuracy.knn``, which is measured on test images. The runs' blocks are not validated yet: wrong ones are
     refused when their configs are built.
     """

@@ -22,10 +22,12 @@ def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
 def uniformity(z: Tensor, t: float) -> Tensor:
     """``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` of normalised rows: z (B, D) -> ().
 
-    Each pair of different rows counts once. B must be at least 2.
+    Each pair of different rows counts once. B must be at least 2. A row of zeros, as of an encoder that has died, has
+    no direction and stays in the middle: at distance 0 of other such rows, and 1 of all others.
     """
     rows = F.normalize(z, dim=1)
+    lengths = rows.detach().any(dim=1).to(rows.dtype)  # 1, but 0 of a row of zeros
     first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
     cosines = (rows @ rows.T)[first, second]
-    distances = 2 - 2 * cosines
+    distances = lengths[first] + lengths[second] - 2 * cosines
     return torch.logsumexp(-t * distances, dim=0) - math.log(len(distances))

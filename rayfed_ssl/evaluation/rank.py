@@ -1,4 +1,4 @@
-"""Describes features without labels: alignment, uniformity, effective rank, spectrum. Collapse shows here first.
+"""Describes features without labels: alignment, uniformity, RankMe, spectrum. Collapse shows here first.
 
 Shapes: N images, D embedding.
 """
@@ -48,7 +48,7 @@ def uniformity(x: Tensor) -> float:
 def rankme(x: Tensor) -> float:
     """exp of the entropy of the singular values of ``x`` (N, D), scaled to sum 1: between 1 and min(N, D).
 
-    Source: Garrido et al. 2023 (RankMe), eq. 1 to 3; 0 for features that are all 0.
+    Source: Garrido et al. 2023 (RankMe, an effective rank), eq. 1 to 3; 0 for features that are all 0.
     """
     values = torch.linalg.svdvals(x.double())
     total = values.sum()

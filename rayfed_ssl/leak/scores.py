@@ -14,7 +14,7 @@ from torch import Tensor
 
 def agreement(features: Tensor) -> Tensor:
     """How similar an encoder's features of one image's views are: the mean of cos(f(x_v), f(x_w)) over pairs v < w
-    (EncoderMI, Liu et al. 2021).
+    (EncoderMI, Liu et al. 2021). The cosine of a row of zeros is 0.
 
     Args:
         features: (V, n, D), V at least 2.
@@ -23,7 +23,7 @@ def agreement(features: Tensor) -> Tensor:
     """
     unit = F.normalize(features.double(), dim=2)
     views = len(unit)
-    pairs = unit.sum(0).square().sum(1) - views  # the sum over ordered pairs v != w
+    pairs = unit.sum(0).square().sum(1) - unit.square().sum((0, 2))  # the sum over ordered pairs v != w
     return pairs / (views * (views - 1))
 
 

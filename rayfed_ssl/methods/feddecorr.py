@@ -14,6 +14,7 @@ paper's form, which does not grow with the batch, scaled to be the code's at 64 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
@@ -38,6 +39,10 @@ class Config(PluginConfig):
 
     def minimum_batch(self, settings: RunSettings) -> int:
         return 3  # two rows are always perfectly correlated
+
+    def unused(self, path: str) -> Mapping[str, str]:
+        keys = {} if path == "method" else {f"{path}.weights": f"method.name={self.name}"}
+        return keys if self.weight else keys | {f"{path}.batch_free": f"{path}.weight above 0"}
 
 
 class ClientHalf(ClientPlugin[Config]):

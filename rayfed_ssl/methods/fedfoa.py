@@ -71,6 +71,9 @@ class Config(PluginConfig):
     def called(self, config: RunSettings) -> str:
         return f"{self.name} with model.projector.dim={config.projection_dim}"
 
+    def unused(self, path: str) -> Mapping[str, str]:
+        return {} if self.weight else {f"{path}.norm": f"{path}.weight above 0"}  # R crosses all the same
+
 
 def pack_triangle(r: np.ndarray) -> np.ndarray:
     """Upper triangle of (n, n), row by row: (n (n + 1) / 2,) float32."""

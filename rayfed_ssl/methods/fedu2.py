@@ -20,7 +20,7 @@ with the client, where the code sends it and takes it into EUA. The solver is ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -98,6 +98,12 @@ class PluginBlock(PluginConfig):
     """Directions in each tangent space along which FUR compares them."""
     weights: Literal["size", "uniform"] = "size"
     """Where it is the method: how clients count in the mean, by their number of images or all the same."""
+
+    def unused(self, path: str) -> Mapping[str, str]:
+        keys = {} if path == "method" else {f"{path}.weights": f"method.name={self.name}"}
+        if not self.weight:
+            keys |= {f"{path}.{key}": f"{path}.weight above 0" for key in ("tangent_spaces", "directions")}
+        return keys
 
 
 def uniformity(projections: tuple[Tensor, ...], config: Config | PluginBlock, draws: torch.Generator) -> Tensor:

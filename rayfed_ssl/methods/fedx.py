@@ -123,6 +123,14 @@ def check(config: RunSettings) -> None:
     refuse_unused(config.objective, "objective", "directional", needs="another method: no term of fedx has that loss")
 
 
+def unused(config: RunSettings) -> dict[str, str]:
+    """The temperature of the relations' target, without relations."""
+    method = config.method_as(Config)
+    if method.local_relation or method.global_relation:
+        return {}
+    return {"method.target_temperature": "method.local_relation or method.global_relation above 0"}
+
+
 FEDX = Method(
     Config,
     Client,
@@ -131,5 +139,6 @@ FEDX = Method(
     objective="simclr",
     accepts=only("simclr"),
     step="exchange",
+    unused=unused,
     check=check,
 )

@@ -127,7 +127,7 @@ def before_training(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def below_untrained(rows: Sequence[Mapping[str, Any]], choice: Choice, metric: str, mode: str) -> tuple[int, ...]:
     """The configurations with a score whose encoders are worse than before training in the mean of repeats, the best
-    first; none by what is no share, such as effective rank, of which neither is better.
+    first; none by what is no share, such as RankMe, of which neither is better.
     """
     if not metric.startswith(SHARES):
         return ()

@@ -1,4 +1,4 @@
-"""Figures of the features over a run: effective rank, alignment, uniformity, spectrum, angles between encoders."""
+"""Figures of the features over a run: RankMe, alignment, uniformity, spectrum, angles between encoders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rayfed_ssl.report.style import MUTED, SERIES, Drawing, Studio, legend_below
 from rayfed_ssl.report.verdict import began_with
 
 WORDS = {
-    "rankme": ("Effective rank", "RankMe", "exp of the entropy of the singular values; a fall is a collapse."),
+    "rankme": ("RankMe", "RankMe", "Effective rank, exp of the entropy of the singular values; a fall is a collapse."),
     "alignment": ("Alignment", "alignment", "Squared distance of two views of an image; 0 is perfect."),
     "uniformity": ("Uniformity", "uniformity", "Log mean potential of pairs of images; lower is more uniform."),
     "angle": (

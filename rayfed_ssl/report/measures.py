@@ -15,7 +15,7 @@ WORDS = {
     "knn": "kNN", "linear": "linear probe", "fewshot": "few-shot", "task": "own task", "auc": "AUC", "nmi": "NMI",
     "ari": "ARI",
 }  # fmt: skip
-FEATURES = {"rankme": "effective rank", "angle": "angle between clients' encoders in degrees"}
+FEATURES = {"rankme": "RankMe", "angle": "angle between clients' encoders in degrees"}
 DESCRIBED = "features/"
 INDICES = ("_auc", "_nmi", "_ari")  # endings of measures that are not shares, so not written as per cent
 BALANCED = "_balanced_accuracy"

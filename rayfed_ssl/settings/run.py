@@ -6,6 +6,7 @@ are consistent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -48,6 +49,10 @@ class PluginConfig(MethodConfig):
     def called(self, settings: RunSettings) -> str:
         """How a message about :meth:`minimum_batch` names the plug-in and the key that decides it, if there is one."""
         return self.name
+
+    def unused(self, path: str) -> Mapping[str, str]:
+        """Keys without effect of this block, which stands at ``path``, and what each needs (``Method.unused``)."""
+        return {}
 
 
 class RunSettings(Block):

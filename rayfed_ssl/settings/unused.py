@@ -6,6 +6,7 @@ is refused only if it is given for this run, or at the same place as the key tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -15,7 +16,7 @@ from rayfed_ssl.data.recipes import AugmentConfig
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.settings.blocks import TrainConfig, refuse_unused
 from rayfed_ssl.settings.files import ConfigError, flat
-from rayfed_ssl.settings.run import RunSettings
+from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
 
 def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Mapping[str, str]) -> None:
@@ -26,7 +27,7 @@ def refuse_given(config: RunSettings, changes: Mapping[str, object], unused: Map
     Raises:
         ConfigError: with a line for each such key.
     """
-    given = flat(changes)
+    given = _numbered(changes)
     _refuse(config, {key: needs for key, needs in _all(config, unused).items() if _among(given, key)})
 
 
@@ -46,12 +47,12 @@ def refuse_beside(config: RunSettings, document: Mapping[str, Any], unused: Mapp
 
 def _refuse_in(config: RunSettings, written: Mapping[str, Any], unused: Mapping[str, str]) -> None:
     """:func:`refuse_beside` for one place, the document or its profile."""
-    given, resolved = flat(written), flat(config.model_dump(mode="json"))
+    given, resolved = _numbered(written), _numbered(config.model_dump(mode="json"))
     if {f"train.{name}" for name in TrainConfig.model_fields} - {"train.optimizer"} <= given.keys():
         return
     found = {}
     for key, needs in _all(config, unused).items():
-        by = needs.partition("=")[0]
+        by = re.split("[= ]", needs)[0]
         if _among(given, key) and by in given and given[by] == resolved.get(by):
             found[key] = needs
     _refuse(config, found)
@@ -76,13 +77,22 @@ def second_view_keys(config: RunSettings, allowed: Sequence[str]) -> dict[str, s
     return {f"augment.{name}": needs for name in keys}
 
 
+def _numbered(changes: Mapping[str, object]) -> dict[str, Any]:
+    """Dotted key -> value, also of the blocks in a list: ``plugins.0.weight``."""
+    found = flat(changes)
+    for key, value in tuple(found.items()):
+        blocks = value if isinstance(value, list | tuple) else ()
+        found |= flat({f"{key}.{place}": block for place, block in enumerate(blocks) if isinstance(block, Mapping)})
+    return found
+
+
 def _among(given: Mapping[str, object], key: str) -> bool:
     """Whether ``key`` is given, or, if it is a block, one of its keys."""
     return key in given or any(name.startswith(f"{key}.") for name in given)
 
 
 def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
-    """Key without effect -> what it needs: the run's own keys, and ``unused``, those of the method."""
+    """Key without effect -> what it needs: the run's own keys, those of plug-ins and, ``unused``, of the method."""
     found = dict[str, str]()
     if config.train.local_steps is not None:
         found["train.local_epochs"] = "train.local_steps=null"
@@ -113,7 +123,15 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
         if "ours" not in probe.recipes:
             ours = (f"evaluation.{path}.{name}" for name in ("epochs", "lr", "batch_size"))
             found |= dict.fromkeys(ours, f"evaluation.{path}.recipes with ours")
+    for path, plugin in _plugins(config).items():
+        found |= plugin.unused(path)
     return {**found, **unused}
+
+
+def _plugins(config: RunSettings) -> dict[str, PluginConfig]:
+    """The blocks of plug-ins by the paths at which they stand."""
+    method = {"method": config.method} if isinstance(config.method, PluginConfig) else {}
+    return {**method, **{f"plugins.{place}": plugin for place, plugin in enumerate(config.plugins)}}
 
 
 def _refuse(config: RunSettings, unused: Mapping[str, str]) -> None:
@@ -122,8 +140,13 @@ def _refuse(config: RunSettings, unused: Mapping[str, str]) -> None:
     for key, needs in unused.items():
         path, _, name = key.rpartition(".")
         try:
-            refuse_unused(reduce(getattr, path.split("."), config), path, name, needs=needs)
+            refuse_unused(reduce(_in, path.split("."), config), path, name, needs=needs)
         except ValueError as refusal:
             lines.append(str(refusal))
     if lines:
         raise ConfigError("\n".join(lines))
+
+
+def _in(block: Any, key: str) -> Any:
+    """The value of a block's key, or the block of a list with this number."""
+    return block[int(key)] if isinstance(block, tuple) else getattr(block, key)

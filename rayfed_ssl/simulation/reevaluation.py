@@ -359,17 +359,16 @@ def _configured(
     """
     own = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
     here, measured = places(own), protocols or own.evaluation.protocols
+    allowed_names = (*CHANGEABLE, *(name for name in PROTOCOLS if name in EvaluationConfig.model_fields))
     for key in parse_overrides(changes):
         if key in here:
             continue
-        block, _, rest = key.partition(".")
-        name = rest.split(".")[0]
-        built_in = name in PROTOCOLS and name in EvaluationConfig.model_fields  # others' keys are in evaluation.options
-        if block == "evaluation" and built_in and name not in measured:
-            raise UserError(f"{key}: found without the protocol {name}; allowed with --protocol {name}")
-        if block != "evaluation" or name not in (*CHANGEABLE, *PROTOCOLS):
-            allowed = ", ".join(f"evaluation.{name}" for name in (*CHANGEABLE, *PROTOCOLS))
-            allowed = ", ".join([allowed, *here])
+        block, name, below = (*key.split("."), "", "")[:3]
+        protocol = below if name == "options" else name  # others' keys are in evaluation.options
+        if block == "evaluation" and protocol in PROTOCOLS and name in allowed_names and protocol not in measured:
+            raise UserError(f"{key}: found without the protocol {protocol}; allowed with --protocol {protocol}")
+        if block != "evaluation" or name not in (*allowed_names, *PROTOCOLS):
+            allowed = ", ".join([*(f"evaluation.{name}" for name in allowed_names), *here])
             raise UserError(f"{key}: found a change of what the run was; allowed here: {allowed}")
     chosen = [f"evaluation.protocols=[{','.join(dict.fromkeys(protocols))}]"] if protocols else []
     config = load_untrusted(run / "config.yaml", [*changes, *chosen], trust_imports=trust_imports)

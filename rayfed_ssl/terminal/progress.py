@@ -21,7 +21,6 @@ from rayfed_ssl.base.text import amount, fraction, printable
 from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import how_many, span
-from rayfed_ssl.report.measures import features_name
 from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, began_with, beside_pixels, best_below_last, mean, verdict
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
@@ -86,7 +85,7 @@ class Reporter(Bar):
 
 
 def scores(values: Mapping[str, float]) -> dict[str, float]:
-    """The accuracies of an evaluation, and the effective rank; without accuracies, all measures of features except the
+    """The accuracies of an evaluation, and RankMe; without accuracies, all measures of features except the
     spectrum.
     """
     measured = {tag.removeprefix(EVALUATION): value for tag, value in values.items() if tag.startswith(EVALUATION)}
@@ -114,7 +113,7 @@ def accuracy_text(accuracy: float | Mapping[str, float | None] | None) -> str:
 
 def accuracy_table(summary: Mapping[str, Any]) -> Table:
     """For each protocol the accuracy of raw pixels, of the encoder before the first round, of the last and of the best
-    round, and what chose that. The last row is the effective rank, if it was measured.
+    round, and what chose that. The last row is RankMe, if it was measured.
     """
     ways = {best.get("by", TEST_LABELS) for best in summary["best"].values()}
     head = f"best (by {ways.pop()})" if len(ways) == 1 else "best"
@@ -132,7 +131,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
         )
     if (rank := summary.get("features", {}).get(RANK)) is not None:
         table.add_row(
-            features_name(RANK),
+            RANK,
             "-",
             accuracy_text(summary.get("untrained_features", {}).get(RANK)),
             accuracy_text(rank),

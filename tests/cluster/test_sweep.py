@@ -139,7 +139,7 @@ def test_a_sweep_killed_after_two_trials_is_restored_and_runs_no_trial_twice(tmp
 
 
 def test_asha_stops_trials_at_their_round_as_ordinary_run_folders(tmp_path: Path) -> None:
-    """Here by what needs no label; training lowers the effective rank of this small network at first."""
+    """Here by what needs no label; training lowers RankMe of this small network at first."""
     space = {LR: {"grid": [0.05, 1e-6, 1e-7]}}
     made = sweep(
         tmp_path, "concurrent=1", "evaluation.protocols=[rank]", run=of_rounds(4), space=space, overrides=SHARES,

@@ -301,7 +301,7 @@ def test_a_run_without_accuracies_lists_what_describes_its_features(call: Call, 
     assert "spectrum" not in out
     found = verdict(summary).sentence
     assert "After 2 rounds, no accuracy was measured; of the features: " in found
-    assert f"effective rank {number(summary['features']['rankme'])} (from " in found
+    assert f"RankMe {number(summary['features']['rankme'])} (from " in found
     status, out, _ = call("evaluate", "runs/tiny", "--protocol", "cluster")
     assert status == 0
     assert "cluster_nmi" in out

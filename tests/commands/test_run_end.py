@@ -19,7 +19,7 @@ from tests.data.files import pictures, write_parquet
 LOCAL = ("run", "tiny.yaml", "--executor", "local")
 
 
-def test_the_verdict_of_the_report_and_the_effective_rank(call: Call, tmp_path: Path) -> None:
+def test_the_verdict_of_the_report_and_rankme(call: Call, tmp_path: Path) -> None:
     status, out, _ = call(*LOCAL, "evaluation.protocols=[knn,rank]")
     assert status == 0
     summary = json.loads((tmp_path / "runs/tiny/summary.json").read_text())
@@ -27,8 +27,8 @@ def test_the_verdict_of_the_report_and_the_effective_rank(call: Call, tmp_path: 
     assert sentence.startswith("After 2 rounds, the encoder is ")
     assert sentence.replace("−", "-") in out.splitlines()
     before, last = (f"{summary[block]['rankme']:.3f}" for block in ("untrained_features", "features"))
-    (row,) = (line for line in out.splitlines() if line.startswith("  effective rank"))
-    assert row.split() == ["effective", "rank", "-", before, last, "-"]
+    (row,) = (line for line in out.splitlines() if line.startswith("  rankme"))
+    assert row.split() == ["rankme", "-", before, last, "-"]
     assert f"rankme {before}" in out  # the line of the untrained encoder
 
 

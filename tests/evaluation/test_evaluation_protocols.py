@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ from rayfed_ssl.evaluation import (
     settings,
     settings_of,
 )
+from rayfed_ssl.simulation.reevaluation import reevaluate
 from tests.evaluation.materials import digits, fewshot_accuracy, knn_accuracy, linear_accuracy, of_features
+from tests.tiny import run_locally, tiny
 
 FAST = EvaluationConfig.model_validate({"linear": {"epochs": 30, "batch_size": 128}, "fewshot": {"draws": 2}})
 
@@ -202,6 +205,38 @@ def test_a_protocol_of_another_package_is_a_row_with_settings_of_its_own() -> No
         assert values == {"centroid": pytest.approx(np.mean(nearest == test_y.numpy()))}
         with pytest.raises(ValidationError, match=r"evaluation\.options\.centroid\.power: found 0; input should be"):
             EvaluationConfig.model_validate({"options": {"centroid": {"power": 0}}})
+    finally:
+        PROTOCOLS.remove("a test")
+
+
+class Theirs(Block):
+    width: int = Field(2, ge=1)
+
+
+def test_evaluate_answers_to_the_keys_of_a_protocol_of_another_package(tmp_path: Path) -> None:
+    """As to those of our own protocols, except that they are in ``evaluation.options``."""
+    run, key = tmp_path / "run", "evaluation.options.theirs.width"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+    row = Protocol(Theirs, lambda _, settings: {"theirs": settings.width / 10}, lambda _: ("theirs",), classifies=False)
+    PROTOCOLS.add("theirs", row, "a test")
+    try:
+        found = reevaluate(run, ["theirs"], [f"{key}=3"])
+        assert found["accuracy"]["global"]["theirs"] == 0.3
+        assert found["evaluation"]["theirs"]["width"] == 3
+        before = (run / "evaluation.json").read_bytes()
+        for protocol, change, message in (
+            ("knn", f"{key}=3", rf"^{key}: found without the protocol theirs; allowed with --protocol theirs$"),
+            ("theirs", f"{key}=0", rf"^{key}: found 0; input should be greater than or equal to 1$"),
+            (
+                "theirs",
+                "evaluation.theirs.width=3",
+                r"^evaluation\.theirs: found {'width': 3}; unknown key, allowed here",
+            ),
+            ("theirs", "evaluation.their.width=3", r"^evaluation\.their\.width: .* evaluation\.angles$"),
+        ):
+            with pytest.raises(UserError, match=message):
+                reevaluate(run, [protocol], [change])
+        assert (run / "evaluation.json").read_bytes() == before
     finally:
         PROTOCOLS.remove("a test")
 

@@ -125,6 +125,12 @@ def test_agreement_leaves_an_image_and_itself_out() -> None:
     assert float(agreement(views * torch.tensor([2.0, 3.0, 5.0])[:, None, None])) == pytest.approx(0.4666667, abs=1e-6)
 
 
+def test_views_without_features_agree_with_none() -> None:
+    """The cosine of a row of zeros is 0: of three pairs one is left."""
+    views = torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[0.8, 0.6], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])
+    assert agreement(views).tolist() == pytest.approx([0.8 / 3, 0.0], abs=1e-7)
+
+
 def test_nearest_entry_and_surrogate() -> None:
     entries, z = torch.tensor([[2.0, 0.0], [0.0, -1.0]]), torch.tensor([[3.0, 4.0], [0.0, -7.0]])
     np.testing.assert_allclose(nearest(entries, z), [0.6, 1.0], atol=1e-12)

@@ -60,6 +60,34 @@ REFUSED = {
         "fedu2", {"method.uniformity": 0.0, "method.directions": 3},
         "method.directions: found 3; it needs method.uniformity above 0",
     ),
+    "fur without weight": (
+        "fur", {"method.weight": 0.0, "method.tangent_spaces": 3},
+        "method.tangent_spaces: found 3; it needs method.weight above 0",
+    ),
+    "fur without weight, beside a method": (
+        "fedbyol", {"plugins": [{"name": "feddecorr"}, {"name": "fur", "weight": 0, "directions": 3}]},
+        "plugins.1.directions: found 3; it needs plugins.1.weight above 0",
+    ),
+    "a plug-in that is not the method counts no clients": (
+        "fedbyol", {"plugins": [{"name": "fur", "weights": "uniform"}]},
+        "plugins.0.weights: found uniform; it needs method.name=fur",
+    ),
+    "feddecorr without weight": (
+        "feddecorr", {"method.weight": 0.0, "method.batch_free": True},
+        "method.batch_free: found true; it needs method.weight above 0",
+    ),
+    "feddecorr that is not the method": (
+        "fedbyol", {"plugins": [{"name": "feddecorr", "weights": "uniform"}]},
+        "plugins.0.weights: found uniform; it needs method.name=feddecorr",
+    ),
+    "fedfoa without weight": (
+        "fedfoa", {"method.weight": 0.0, "method.norm": "mean"},
+        "method.norm: found mean; it needs method.weight above 0",
+    ),
+    "fedx, no relations": (
+        "fedx", {"method.local_relation": 0, "method.global_relation": 0, "method.target_temperature": 0.5},
+        "method.target_temperature: found 0.5; it needs method.local_relation or method.global_relation above 0",
+    ),
     "fedx, another loss": ("fedx", DIRECTED, "objective.directional: found true; it needs another method: no term"),
     "orchestra, another loss": ("orchestra", DIRECTED, "objective.directional: found true; it needs another method"),
     "lambda, which autoscaling sets": (
@@ -152,6 +180,13 @@ ALLOWED = {
         "fedsimclr",
         {"evaluation.linear.recipes": ["easyfl", "ours"], "evaluation.linear.epochs": 7},
     ),
+    "fedfoa's matrices cross without its term": (
+        "fedfoa",
+        {"method.weight": 0.0, "method.scale": True, "method.views": "both"},
+    ),
+    "a plug-in's own keys": ("fedbyol", {"plugins": [{"name": "fur", "weight": 0.5, "directions": 3}]}),
+    "a plug-in's clients, as the method": ("fur", {"method.weights": "uniform"}),
+    "fedx, one relation": ("fedx", {"method.local_relation": 0, "method.target_temperature": 0.5}),
     "fedx at its default": ("fedx", {"objective.directional": False, "method.global_contrast": 0.0}),
     "lambda of all clients": ("fedema", {"method.autoscale": False, "method.scaler": 0.5, "method.tau": 0.7}),
     "tau": ("fedema", {"method.scaler": 1.0, "method.tau": 0.5}),
@@ -194,6 +229,10 @@ ALIGNED = "method: {name: fedca, alignment_epochs: 7, beta: 0.5, dictionary_size
 UNSENT = "transport.up: found float16; it needs method.name=one that sends weights up (local sends none)"
 EPOCHS, STEPS = "method: {name: fedsimclr}\ntrain: {local_epochs: 4}\n", "train.local_steps=3"
 BOTH = "method: {name: fedsimclr}\ntrain: {local_epochs: 4, local_steps: 3}\n"
+UNIFORM = "method: {name: ssd, separation: 0, scale: 3.0}\n"
+NO_SUBSPACE = "method.scale: found 3.0; it needs method.separation above 0"
+PLUGGED = "method: {name: fedbyol}\nplugins: [{name: fur, weight: 0, directions: 3}]\n"
+NO_FUR = "plugins.0.directions: found 3; it needs plugins.0.weight above 0"
 PROFILES = "method: {name: fedsimclr}\ntrain: {local_steps: 3}\nprofiles:\n  cpu: {train: {rounds: 2}}\n"
 
 
@@ -209,6 +248,7 @@ def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_p
     assert loaded(tmp_path, BOTH, "train.local_steps=null") == (None, 4)
     assert loaded(tmp_path, EPOCHS + "profiles:\n  cpu: {train: {local_steps: 3}}\n") == (3, 4)
     assert loaded(tmp_path, "method: {name: fedsimclr}\ntransport: {up: {name: float16}}\n", "method.name=local")
+    assert loaded(tmp_path, PLUGGED.replace("weight: 0, ", ""), "plugins.0.weight=0") == (None, 1)
     directed = ALIGNED + "objective: {name: simclr, directional: true}\ndata: {public: {source: share}}\n"
     assert loaded(tmp_path, directed, "method.alignment=false") == (None, 1)
 
@@ -223,6 +263,9 @@ def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_p
         (ALIGNED, ("method.alignment=false", "method.beta=0.5"), NO_MODEL),
         ("method: {name: local}\ntransport: {up: {name: float16}}\n", (), UNSENT),
         ("method: {name: fedsimclr}\n", ("method.name=local", "transport.up.name=float16"), UNSENT),
+        (UNIFORM, (), NO_SUBSPACE),
+        (PLUGGED, (), NO_FUR),
+        (PLUGGED.replace("weight: 0, ", ""), ("plugins.0.weight=0", "plugins.0.directions=3"), NO_FUR),
     ],
 )
 def test_what_stands_beside_the_key_that_makes_it_useless_is_refused(

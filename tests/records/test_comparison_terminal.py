@@ -119,7 +119,7 @@ def test_where_features_alone_were_measured_the_table_begins_with_what_the_answe
         for row in whole.trained
     ]  # fmt: skip
     lines = printed(_compared(rows, {}), 120)
-    assert lines[0].startswith("No accuracy was measured; by effective rank, fedprox is first of 2 with 41")
+    assert lines[0].startswith("No accuracy was measured; by RankMe, fedprox is first of 2 with 41")
     (head,) = (line for line in lines if "alignment" in line)
     assert head.split()[:2] == ["rankme", "alignment"]
     (row,) = (line for line in lines if line.split()[:1] == ["fedprox"])

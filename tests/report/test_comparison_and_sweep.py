@@ -185,7 +185,7 @@ def test_without_an_accuracy_features_order_the_rows_and_nobody_is_better() -> N
     found = comparison.verdict(rows, [])
     assert (found.kind, found.protocol) == (None, "features/rankme")
     assert found.sentence == (
-        "No accuracy was measured; by effective rank, b is first of 2 with 37.67; of the others 1 is not told apart "
+        "No accuracy was measured; by RankMe, b is first of 2 with 37.67; of the others 1 is not told apart "
         "from it; the untrained encoder has 21. Not told apart: the 95 % interval of the difference over 3 seeds "
         "contains zero."
     )
@@ -199,7 +199,7 @@ def test_without_an_accuracy_features_order_the_rows_and_nobody_is_better() -> N
 
 @pytest.fixture(scope="module")
 def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two methods of which only features are described, compared and chosen by effective rank."""
+    """Two methods of which only features are described, compared and chosen by RankMe."""
     folder = tmp_path_factory.mktemp("unlabelled")
     runs = [folder / "fedsimclr", folder / "local"]
     for run in runs:
@@ -222,8 +222,8 @@ def test_a_comparison_without_labels_shows_what_was_measured_and_chosen(unlabell
     values = {a["data-key"]: float(a["value"] or "nan") for a in page.of("data") if "data-key" in a}
     for place, name in enumerate(ranks):
         assert values[f"rows/{place}/features/rankme.mean"] == ranks[name]
-    assert f"No accuracy was measured; by effective rank, {best} is first of 2 with" in page.words
-    assert f"chosen by effective rank {best}" in page.words
+    assert f"No accuracy was measured; by RankMe, {best} is first of 2 with" in page.words
+    assert f"chosen by RankMe {best}" in page.words
     said = f"chosen by rankme, by no labels: {best} ({ranks[best]:.4g}); of one seed, so differences may be chance"
     assert document["selection"]["sentence"] == said
     assert said in page.words

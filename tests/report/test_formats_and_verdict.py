@@ -263,7 +263,7 @@ def test_areas_have_no_interval_and_so_no_word() -> None:
         ("select/fewshot_balanced_accuracy", "few-shot balanced accuracy", "90.4 %", "−3.2", "[−4.0, +1.0]"),
         ("own_knn_auc", "own kNN AUC", "0.904", "−0.032", "[−0.040, +0.010]"),
         ("cluster_nmi", "cluster NMI", "0.904", "−0.032", "[−0.040, +0.010]"),
-        ("features/rankme", "effective rank", "0.9041", "−0.0321", "[−0.04, +0.01]"),
+        ("features/rankme", "RankMe", "0.9041", "−0.0321", "[−0.04, +0.01]"),
     ],
 )
 def test_a_measure_is_written_by_its_kind(measure: str, name: str, value: str, difference: str, interval: str) -> None:
