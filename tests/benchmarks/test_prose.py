@@ -192,22 +192,23 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
     (RESULTS, "over both data sets linear probe does not tell them apart",
      lambda: words("fedca", table=rows.TUNED)[1] == OPEN),
     (LEADERBOARD, "FedCA gains by few-shot on every partition of Fashion-MNIST, by 1.7 to 2.5 points; on CIFAR-10 by "
-     "kNN on two partitions, by two to three, by linear probe on IID clients, by 1.9, and by few-shot with Dirichlet "
+     "kNN on two partitions, by two to three, by linear probe on IID clients, by 0.9, and by few-shot with Dirichlet "
      "0.1, by 1.0.",
      lambda: sorted(tuned_by("fedca", FEWSHOT, data="fashion_mnist").values()) == [1.7, 2.5, 2.5]
      and len(gains := tuned_by("fedca", KNN, data="cifar10")) == 2 and between(1.5, [*gains.values()], 3.4)
      and tuned_by("fedca", LINEAR, FEWSHOT, data="cifar10")
-     == {("cifar10", "iid", LINEAR): 1.9, ("cifar10", "dirichlet", FEWSHOT): 1.0}),
+     == {("cifar10", "iid", LINEAR): 0.9, ("cifar10", "dirichlet", FEWSHOT): 1.0}),
     (LEADERBOARD, "FedMoCo gains by kNN on all partitions but CIFAR-10's IID, by two to three points, and loses by "
      "linear probe on three, by one.",
      lambda: where_tuned("fedmoco", KNN) == {*PLACES} - {("cifar10", "iid")}
      and between(1.5, [*tuned_by("fedmoco", KNN).values()], 3)
      and len(losses := tuned_by("fedmoco", LINEAR)) == 3 and between(-1.5, [*losses.values()], -0.5)),
-    (LEADERBOARD, "L-DAWA gains by linear probe on every partition of CIFAR-10, by two to three points; on "
+    (LEADERBOARD, "L-DAWA gains by linear probe on every partition of CIFAR-10, by 2.5 to 3.2 points; on "
      "Fashion-MNIST that can be neither seen nor ruled out, and with two classes per client it loses 1.8 by kNN there. "
      "FUR gains 1.9 points by kNN on CIFAR-10 with Dirichlet 0.1.",
      lambda: len(gains := tuned_by("ldawa", LINEAR)) == 3 and {data for data, *_ in gains} == {"cifar10"}
-     and between(2, [*gains.values()], 3) and tuned_by("ldawa", KNN) == {("fashion_mnist", "two_classes", KNN): -1.8}
+     and (min(gains.values()), max(gains.values())) == (2.5, 3.2)
+     and tuned_by("ldawa", KNN) == {("fashion_mnist", "two_classes", KNN): -1.8}
      and tuned_by("fur", KNN) == {("cifar10", "dirichlet", KNN): 1.9}),
     (LEADERBOARD, "SSD by linear probe and few-shot on every partition of both, by two points to nine; FedMKD by "
      "few-shot or linear probe on all; FedDF by some protocol on five of six, and so FedX.",
@@ -220,8 +221,8 @@ TUNED: list[tuple[str, str, Callable[[], bool]]] = [
      lambda: (told := told_by_tuning("fashion_mnist", "two_classes"))[rows.REFERENCE, KNN] == -1.0
      and (told[rows.REFERENCE, FEWSHOT], told["feddecorr", FEWSHOT]) == (-1.1, -1.2)
      and told["fedfoa", KNN] == told["local", KNN] == -0.9),
-    (LEADERBOARD, "FedAvg with labels gains on every partition of both, by up to 3.6 points",
-     lambda: where_tuned("fedavg_supervised") == {*PLACES} and max(tuned_by("fedavg_supervised").values()) == 3.6
+    (LEADERBOARD, "FedAvg with labels gains on every partition of both, by up to 3.5 points",
+     lambda: where_tuned("fedavg_supervised") == {*PLACES} and max(tuned_by("fedavg_supervised").values()) == 3.5
      and min(tuned_by("fedavg_supervised").values()) > 0),
     (LEADERBOARD, "No other difference that an interval tells from zero is larger than a point, but that FLESD loses "
      "1.6 by kNN and 1.1 by few-shot on Fashion-MNIST with Dirichlet 0.1. On CIFAR-10 FedSimCLR and `local` keep "

@@ -115,14 +115,14 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      lambda: max(map(times_above, RANKED)) == 1),
     (RESULTS, "None of 24 methods is above it after Holm's correction, at their defaults or tuned.",
      lambda: len(RANKED) == 1 + 24 and not survivors_above(rows.ONE) and not survivors_above(rows.TUNED)),
-    (RESULTS, "FedDF is not told apart: +0.6 points by kNN [-0.1, +1.4].",
-     lambda: words("feddf")[0] == OPEN and interval("feddf", KNN) == [0.6, -0.1, 1.4]),
-    (RESULTS, "A fifth (Fashion-MNIST) or half (CIFAR-10) of FedSimCLR's bytes; by kNN below it on CIFAR-10, by 0.5 "
+    (RESULTS, "FedDF is not told apart: +0.6 points by kNN [-0.1, +1.3].",
+     lambda: words("feddf")[0] == OPEN and interval("feddf", KNN) == [0.6, -0.1, 1.3]),
+    (RESULTS, "A fifth (Fashion-MNIST) or half (CIFAR-10) of FedSimCLR's bytes; by kNN below it on CIFAR-10, by 0.6 "
      "points, and not told apart on Fashion-MNIST.",
      lambda: between(0.18, [of_totals("flesd_cc", "fashion_mnist")], 0.22)
      and between(0.48, [of_totals("flesd_cc", "cifar10")], 0.52)
      and [words("flesd_cc", data=d)[0] for d in ("cifar10", "fashion_mnist")] == [BELOW, OPEN]
-     and interval("flesd_cc", KNN, data="cifar10")[0] == -0.5),
+     and interval("flesd_cc", KNN, data="cifar10")[0] == -0.6),
     (RESULTS, "1.3 points below FedSimCLR by kNN [-1.8, -0.9] and 0.7 by few-shot; level by linear probe.",
      lambda: interval("local", KNN) == [-1.3, -1.8, -0.9] and interval("local", FEWSHOT)[0] == -0.7
      and words("local") == [BELOW, LEVEL, BELOW]),
@@ -134,18 +134,18 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      "weights 0.56 and 0.56, FedCA's dictionary 0.91 and 0.83.",
      lambda: [audits("FLESD", "representations"), audits("FedSimCLR", "weights"), audits("FedCA", "dictionary")]
      == [[0.5, 0.51], [0.56, 0.56], [0.91, 0.83]]),
-    (RESULTS, "Over `local` it is +1.3 points [+0.9, +1.8] and -0.2 [-0.8, +0.4]. Where clients have two classes each "
+    (RESULTS, "Over `local` it is +1.3 points [+0.9, +1.8] and -0.2 [-0.7, +0.4]. Where clients have two classes each "
      "it gains more than on IID clients by few-shot; by kNN the two are not told apart.",
-     lambda: interval(rows.REFERENCE, KNN, "local") == [1.3, 0.9, 1.8] and by_each(federating) == [OPEN, OPEN, ABOVE]
-     and interval(rows.REFERENCE, LINEAR, "local") == [-0.2, -0.8, 0.4]),
-    (RESULTS, "By kNN it gains 1.1 points more in the mean, which an interval does not tell from zero. By both, more "
+     lambda: interval(rows.REFERENCE, KNN, "local") == [1.3, 0.9, 1.8] and by_each(federating) == [OPEN, LEVEL, ABOVE]
+     and interval(rows.REFERENCE, LINEAR, "local") == [-0.2, -0.7, 0.4]),
+    (RESULTS, "By kNN it gains 1.0 points more in the mean, which an interval does not tell from zero. By both, more "
      "is left to gain by pooling the images, at equal steps or at a fifth of them",
-     lambda: round(100 * federating(KNN).mean, 1) == 1.1
+     lambda: round(100 * federating(KNN).mean, 1) == 1.0
      and all(by_each(lambda measure: beyond_iid(measure, method)) == [ABOVE, OPEN, ABOVE]  # noqa: B023
              for method in ("centralized_equal_steps", "centralized"))),
     (RESULTS, "By linear probe federating gains nothing on any partition, and no more with two classes than on IID "
      "clients.",
-     lambda: overall.verdict(federating(LINEAR)) == OPEN and ABOVE not in [
+     lambda: overall.verdict(federating(LINEAR)) == LEVEL and ABOVE not in [
          overall.verdict(over_board(made(), BOARD, LINEAR, partition=split, reference="local")[rows.REFERENCE])
          for split in BOARD["partitions"]]),
     (RESULTS, "Labels help most where all clients have all classes, by linear probe in the mean only; with two classes "
@@ -153,23 +153,24 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      lambda: by_each(lambda measure: beyond_iid(measure, "fedavg_supervised")) == [BELOW, OPEN, BELOW]
      and beyond_iid(LINEAR, "fedavg_supervised").mean < 0 and ABOVE not in by_each(
          lambda measure: over_board(made(), BOARD, measure, partition="two_classes")["fedavg_supervised"])),
-    (RESULTS, "On IID clients that gap is half to four fifths of what it is with two classes each.",
-     lambda: between(0.48, [gap_left(measure) for measure in rows.MEASURES], 0.84)),
+    (RESULTS, "On IID clients that gap is half to five sixths of what it is with two classes each.",
+     lambda: between(0.48, [gap_left(measure) for measure in rows.MEASURES], 0.85)),
     (RESULTS, "Run by run they end within 0.3 points of FedSimCLR (FedFoA: of `local`) in the mean, by every protocol.",
      lambda: all(size(method, other, measure) < absolute.NOTHING == 0.003 for measure in rows.MEASURES
                  for method, other in (("fedprox", rows.REFERENCE), ("ldawa", rows.REFERENCE), ("fedfoa", "local")))),
     (RESULTS, "FedDecorr is above FedSimCLR by kNN, by 1.0 points [+0.1, +1.9], and below by linear probe, by 1.7 "
-     "[-2.5, -1.0].",
-     lambda: interval("feddecorr", KNN) == [1.0, 0.1, 1.9] and interval("feddecorr", LINEAR) == [-1.7, -2.5, -1.0]),
+     "[-2.6, -0.9].",
+     lambda: interval("feddecorr", KNN) == [1.0, 0.1, 1.9] and interval("feddecorr", LINEAR) == [-1.7, -2.6, -0.9]),
     (RESULTS, "On Fashion-MNIST they beat 12 of 29 rows by kNN and 27 by few-shot; on CIFAR-10 none by kNN or linear "
      "probe.",
      lambda: [below_pixels("fashion_mnist", measure) for measure in (KNN, FEWSHOT)] == [12, 27]
      and [below_pixels("cifar10", measure) for measure in (KNN, LINEAR)] == [0, 0]),
-    (RESULTS, "so seeds differ by more than most methods do. With Dirichlet 0.1 it tells no method apart from "
-     "FedSimCLR on Fashion-MNIST and one on CIFAR-10; with two classes per client it tells three apart on CIFAR-10. "
-     "Three of the six tables were measured by it.",
+    (RESULTS, "so seeds differ by more than most methods do. On CIFAR-10 it tells three methods apart from "
+     "FedSimCLR with IID clients, one with Dirichlet 0.1 and three with two classes per client; on Fashion-MNIST, with "
+     "Dirichlet 0.1, none. Four of the six tables were measured by it.",
      lambda: {table: len(methods) for table, methods in labels_apart().items()}
-     == {("fashion_mnist", "dirichlet"): 0, ("cifar10", "dirichlet"): 1, ("cifar10", "two_classes"): 3}),
+     == {("fashion_mnist", "dirichlet"): 0, ("cifar10", "iid"): 3, ("cifar10", "dirichlet"): 1,
+         ("cifar10", "two_classes"): 3}),
     (README, "on Fashion-MNIST they beat nearly half of the methods by kNN.",
      lambda: between(0.4, [below_pixels("fashion_mnist", KNN) / 29], 0.5)),
     (RESULTS, "FedSimCLR is still above `local` by kNN, but the order of those below changes.",
