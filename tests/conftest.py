@@ -175,6 +175,15 @@ def _tables_as_they_were() -> Iterator[None]:
             extensions.unload(one)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A run sets torch's threads as its ``resources`` say: the next test has one again."""
+    yield
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def ray_session(_caches: None, request: pytest.FixtureRequest) -> ModuleType:
     """The ``ray`` module, connected to one local instance (4 CPUs, one pretended GPU) that all tests share."""

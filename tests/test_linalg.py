@@ -13,7 +13,6 @@ from torch import Tensor
 from rayfed_ssl.base.linalg import canonical_r, orthogonal_map, polar_factor
 from rayfed_ssl.base.seeding import generator
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 F64 = torch.float64
 Z = torch.tensor([[1.0, 0], [0, 1], [1, 1]], dtype=F64)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
@@ -23,7 +22,6 @@ from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.testing.tiny import encoders
 
-torch.set_num_threads(1)
 BASE: dict[str, Any] = {
     "method": {"name": "centralized"},
     "data": {

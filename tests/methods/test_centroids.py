@@ -11,7 +11,6 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.methods.parts.centroids import centroid_loss, fit_centroids, local_centroids, sinkhorn
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

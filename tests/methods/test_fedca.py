@@ -28,7 +28,6 @@ from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 
-torch.set_num_threads(1)
 K = 20
 FOUR: dict[str, Any] = {"clients__count": 4, "data__partition": {"name": "iid"}}
 BASE: dict[str, Any] = {

@@ -40,7 +40,6 @@ from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import BASE, encoders, measured, run_locally, tiny
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 F64 = torch.float64
 Z = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=F64)

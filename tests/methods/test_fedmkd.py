@@ -21,7 +21,6 @@ from rayfed_ssl.objectives.distillation import mixed_teacher
 from rayfed_ssl.objectives.moco import queue_contrast
 from tests.methods.rounds import client, config_of, played, started, worker
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 MIXED = ["small_cnn", "small_cnn_bn", "small_cnn"]
 SMALL = {

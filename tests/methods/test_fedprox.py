@@ -21,7 +21,6 @@ from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 
-torch.set_num_threads(1)
 BASE: dict[str, Any] = {
     "data": {"name": "digits", "image_size": 8, "limit": 90, "test_limit": 40},
     "clients": {"count": 3, "encoders": "small_cnn_bn"},

@@ -12,7 +12,6 @@ from rayfed_ssl.evaluation import rank
 from rayfed_ssl.objectives.align_uniform import align_uniform, alignment, uniformity
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 Z1 = torch.tensor([[1, 0], [0, 1]], dtype=torch.float64)
 Z2 = torch.tensor([[0.8, 0.6], [0, 1]], dtype=torch.float64)

@@ -11,7 +11,6 @@ from rayfed_ssl.objectives.barlow import barlow_twins, cross_correlation
 from rayfed_ssl.objectives.vicreg import covariance, invariance, variance, vicreg
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 X = torch.tensor([[1, 2], [2, 1], [3, 5], [4, 4]], dtype=torch.float64)  # rho^2 = 1/2
 

@@ -14,7 +14,6 @@ from rayfed_ssl.objectives.byol import ema_, regression
 from rayfed_ssl.objectives.simsiam import negative_cosine
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

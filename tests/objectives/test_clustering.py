@@ -8,7 +8,6 @@ from torch import Tensor
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.clustering import cluster_agreement
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 C = torch.eye(2, dtype=torch.float64)
 

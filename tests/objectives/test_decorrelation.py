@@ -10,7 +10,6 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.decorrelation import decorrelation
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 X = torch.tensor([[1, 2], [2, 1], [3, 5], [4, 4]], dtype=torch.float64)  # rho^2 = 1/2
 

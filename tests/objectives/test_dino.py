@@ -18,7 +18,6 @@ from rayfed_ssl.objectives.dino import DINO, DINOConfig, moved_center, prototype
 from rayfed_ssl.objectives.swav import swapped_prediction
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

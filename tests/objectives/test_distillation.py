@@ -12,7 +12,6 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.distillation import consensus, digest, ensemble_divergence, mixed_teacher, teacher_attention
 from rayfed_ssl.objectives.moco import queue_contrast
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

@@ -17,7 +17,6 @@ from rayfed_ssl.objectives.base import random_rows
 from rayfed_ssl.objectives.fur import log_map, sliced_wasserstein, sphere_uniformity
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

@@ -14,7 +14,6 @@ from rayfed_ssl.objectives.base import Batch, random_rows
 from rayfed_ssl.objectives.moco import MoCo, MoCoConfig, enqueued, queue_contrast
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

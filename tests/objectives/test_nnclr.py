@@ -17,7 +17,6 @@ from rayfed_ssl.objectives.nnclr import NNCLR, NNCLRConfig, nearest, neighbour_c
 from rayfed_ssl.objectives.simclr import info_nce
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

@@ -12,7 +12,6 @@ from rayfed_ssl.objectives.base import kl_divergence
 from rayfed_ssl.objectives.relational import mean_target, relational
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

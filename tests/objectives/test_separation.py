@@ -10,7 +10,6 @@ from torch import Tensor
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.separation import orthonormal, projector_distillation, scaling, separation, subspaces
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 
 

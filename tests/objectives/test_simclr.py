@@ -12,7 +12,6 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.simclr import info_nce, nt_xent
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 Z1 = torch.tensor([[1, 0], [0.6, 0.8]], dtype=torch.float64)
 Z2 = torch.tensor([[0.8, 0.6], [-0.6, 0.8]], dtype=torch.float64)

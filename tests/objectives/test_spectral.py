@@ -22,7 +22,6 @@ from rayfed_ssl.objectives.spectral import (
 )
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 F64 = torch.float64
 

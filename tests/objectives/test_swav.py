@@ -15,7 +15,6 @@ from rayfed_ssl.objectives.base import Batch, Memory
 from rayfed_ssl.objectives.swav import SwAV, SwAVConfig, sinkhorn_codes, swapped_prediction
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 S_A = torch.tensor([[0.10, 0], [0.10, 0.05]], dtype=torch.float64)
 S_B = S_A.flip(1)
