@@ -44,6 +44,7 @@ from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint, claim
 from rayfed_ssl.storage.claim import rewriting
 from tests.data.readers.test_own_columns import write
+from tests.dotted import dotted
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
 
@@ -53,8 +54,7 @@ HELD_OUT = {
 
 
 def finished(folder: Path, method: str, **changes: Any) -> Path:
-    dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    run_locally(tiny(method, {**OWN.get(method, {}), **HELD_OUT, **dotted}), folder)
+    run_locally(tiny(method, {**OWN.get(method, {}), **HELD_OUT, **dotted(**changes)}), folder)
     return folder
 
 

@@ -21,6 +21,7 @@ from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.testing.tiny import encoders
+from tests.dotted import dotted
 
 BASE: dict[str, Any] = {
     "method": {"name": "centralized"},
@@ -37,7 +38,7 @@ BASE: dict[str, Any] = {
 
 
 def config_of(**changes: object) -> RunConfig:
-    return build(BASE, {key.replace("__", "."): value for key, value in changes.items()}, origin="test")
+    return build(BASE, dotted(**changes), origin="test")
 
 
 def played(config: RunConfig, rounds: int) -> tuple[centralized.Server, LocalCohort]:

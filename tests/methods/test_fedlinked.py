@@ -32,6 +32,8 @@ from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
+from tests.dotted import dotted
+from tests.places import ROOT
 
 # Tables 5.1 and 5.2 print A by target (row): M0 from M1, M2; M1 from M0, M2; M2 from M0, M1.
 CIFAR = (2.97347, (1, 0.70710, 0.81369), [(2.4278, 1.7167), (2.3064, 1.8767), (1.9504, 2.2444)])
@@ -211,7 +213,7 @@ PLAIN = {"channels": None, "representation": None, "dropout": None}  # fedlinked
 
 
 def tiny(**changes: Any) -> RunConfig:
-    return build(TINY, {key.replace("__", "."): value for key, value in changes.items()}, origin="tiny")
+    return build(TINY, dotted(**changes), origin="tiny")
 
 
 class Watched(LocalCohort):
@@ -785,7 +787,7 @@ def test_bad_tasks(changes: dict[str, Any], message: str, tmp_path: Path) -> Non
 
 def test_the_paper_profile_gives_table_4_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """5.3: every count of CIFAR-10's three clients, and the public 5,500, out of 5,000 labels of each class."""
-    config = load(Path(__file__).resolve().parents[2] / "configs" / "fedlinked_cifar10.yaml", ["profile=paper"])
+    config = load(ROOT / "configs" / "fedlinked_cifar10.yaml", ["profile=paper"])
     names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
     images = Images(np.zeros((50_000, 1, 1, 3), np.uint8), labels, names)
