@@ -33,7 +33,7 @@ from rayfed_ssl.settings.files import ConfigError, parse_overrides
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.terminal.progress import Reporter
 from rayfed_ssl.terminal.signals import interruptions
-from tests.conftest import ROOT
+from tests.places import ROOT
 from tests.tiny import booked, encoders, measured, run_locally
 
 CONFIG: dict[str, Any] = {

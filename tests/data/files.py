@@ -16,8 +16,6 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.sources import SourceConfig
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-
 
 def pictures(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, size, size, 3), dtype=np.uint8)

@@ -15,13 +15,14 @@ from safetensors.numpy import load_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
 from rayfed_ssl.settings import files as configfile
+from tests.places import ROOT
 from tests.tiny import run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
 from tune import config as sweep_config
 from tune.blocks import Dimension
 from tune.config import draw, load
 
-SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "tune").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "configs" / "tune").glob("*.yaml"))
 
 
 def test_a_grid_is_the_product_with_the_last_key_fastest(tmp_path: Path) -> None:
