@@ -19,8 +19,8 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.simulation.checks import check_shards
+from tests.data.columns import write
 from tests.data.files import put, tree_of
-from tests.data.readers.test_own_columns import write
 from tests.dotted import dotted
 from tests.tiny import run_locally
 

@@ -21,7 +21,7 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings.files import parse_overrides
 from rayfed_ssl.simulation.checks import split_groups
-from tests.data.readers.test_own_columns import read, write
+from tests.data.columns import read, write
 from tests.dotted import dotted
 from tests.places import ROOT
 

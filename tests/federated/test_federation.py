@@ -21,8 +21,8 @@ from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.tables import PartitionRows, write_partition
 from rayfed_ssl.simulation.checks import image_notes
+from tests.data.columns import write
 from tests.data.files import write_parquet
-from tests.data.readers.test_own_columns import write
 from tests.dotted import dotted
 from tests.tiny import tiny
 

@@ -17,8 +17,8 @@ from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL, UNTRAINED, largest, read_leak
 from rayfed_ssl.report.dispatch import report_of
-from tests.records.test_comparison import run_folder
-from tests.report.test_page import Parsed
+from tests.records.run_folders import run_folder
+from tests.report.parsed import Parsed
 from tests.tiny import tiny_run
 from tune.comparison import run_comparison
 from tune.variants import from_methods

@@ -18,7 +18,7 @@ from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.pixels import cache_names
 from rayfed_ssl.data.readers import walking
-from tests.data.files import fetch, pictures, png, put, refused, write_parquet
+from tests.data.files import fetch, file_of, pictures, png, put, refused, write_parquet
 
 KINDS = [("AVIF", ".avif", "avif"), ("JPEG2000", ".jp2", "jpg_2000"), ("JPEG2000", ".JPX", "jpg_2000")]
 
@@ -32,7 +32,7 @@ def needs(feature: str) -> None:
 def test_they_are_read_in_folders_and_in_parquet(tmp_path: Path, kind: str, suffix: str, feature: str) -> None:
     needs(feature)
     images = pictures(4)
-    encoded = [png(image, kind) for image in images]
+    encoded = [file_of(image, kind) for image in images]
     for split in ("train", "test"):
         for number, content in enumerate(encoded):
             path = tmp_path / f"folder/{split}/{number % 2}/{number}{suffix}"
