@@ -101,9 +101,9 @@ def test_colours_of_more_than_eight_bits_need_their_range_said_as_in_png() -> No
 @pytest.mark.parametrize(("kind", "suffix", "feature"), KINDS[:2])
 def test_where_pillow_lacks_a_decoder_one_line_says_so(tmp_path: Path, monkeypatch, kind, suffix, feature) -> None:
     needs(feature)
-    write_parquet(tmp_path / "a.parquet", [png(pictures(1)[0], kind)] * 5, [0] * 5)
+    write_parquet(tmp_path / "a.parquet", [file_of(pictures(1)[0], kind)] * 5, [0] * 5)
     put(tmp_path / "folder", {f"a/{n}.png": image for n, image in enumerate(pictures(5))})
-    (tmp_path / f"folder/a/x{suffix}").write_bytes(png(pictures(1)[0], kind))
+    (tmp_path / f"folder/a/x{suffix}").write_bytes(file_of(pictures(1)[0], kind))
     kept = tuple(name for name in formats.FORMATS if name != kind)
     for module in (formats, decoding):
         monkeypatch.setattr(module, "FORMATS", kept)

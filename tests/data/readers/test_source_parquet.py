@@ -18,6 +18,7 @@ from tests.data.files import (
     HUGGING_FACE,
     TEXT_TYPES,
     fetch,
+    file_of,
     pictures,
     png,
     put,
@@ -120,7 +121,7 @@ def test_a_single_parquet_file_gives_a_fixed_fifth_per_class_to_test(tmp_path):
 
 
 def test_parquet_rows_that_cannot_be_decoded(tmp_path):
-    rows = [*pictures(9), png(pictures(1, 64)[0], "JPEG")[:-300], None, *pictures(3, seed=2)]
+    rows = [*pictures(9), file_of(pictures(1, 64)[0], "JPEG")[:-300], None, *pictures(3, seed=2)]
     write_parquet(tmp_path / "train.parquet", rows, [0] * 14)
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(
