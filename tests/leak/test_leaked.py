@@ -116,10 +116,10 @@ def test_a_comparison_is_audited_run_by_run(tmp_path: Path, capsys: pytest.Captu
     assert [name for name in ("fedsimclr", "fedprox") if re.search(rf"^{name}, seed 0: ", said, re.MULTILINE)] == [
         "fedsimclr", "fedprox",
     ]  # fmt: skip
-    areas = [found.largest for n in (0, 1) if (found := read_leak(out / f"trial-0000{n}")) is not None]
     words = Parsed(report_of(out)).words
-    for area in areas:
-        assert area is not None
+    for n in (0, 1):
+        assert (found := read_leak(out / f"trial-0000{n}")) is not None
+        assert (area := found.largest) is not None
         assert f"{area.auc:.3f} [{area.low:.3f}, {area.high:.3f}] weights ({area.score}) of client 0" in words
     with pytest.raises(SystemExit) as exit:
         cli.main(["leak", str(out), "--client", "99"])

@@ -27,7 +27,7 @@ from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from tests.dotted import dotted
 from tests.methods.rounds import played, started
-from tests.tiny import tiny
+from tests.tiny import booked, encoders, tiny
 
 BASE: dict[str, Any] = {
     "method": {"name": "flesd", "epochs": 3, "batch_size": 16},
@@ -54,15 +54,6 @@ def config_of(**changes: object) -> RunConfig:
 def run(folder: Path, **changes: object) -> dict[str, Any]:
     """In process; only what the fixture ``finished`` shows is evaluated."""
     return loop.run(config_of(**changes), folder, LocalCohort)
-
-
-def encoders(folder: Path) -> dict[str, bytes]:
-    return {path.stem: path.read_bytes() for path in (folder / "encoder").glob("*.safetensors")}
-
-
-def booked(folder: Path) -> list[tuple[Any, ...]]:
-    """(round, client, direction, operation, field, bytes)"""
-    return [tuple(row.values()) for row in pq.read_table(folder / "communication.parquet").to_pylist()]
 
 
 def metrics(folder: Path, tag: str) -> list[float]:
@@ -472,7 +463,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 def test_a_run_evaluates_the_student_and_distillation_brings_it_closer(finished: Path) -> None:
-    assert list(encoders(finished)) == ["global"]
+    assert list(encoders(finished)) == ["global.safetensors"]
     assert len(metrics(finished, "eval/knn")) == 3  # the untrained student and two rounds
     first, last = metrics(finished, "server/kl_first_epoch"), metrics(finished, "server/kl_last_epoch")
     assert last[0] < first[0]
@@ -506,7 +497,7 @@ def test_bytes_are_those_of_section_17(finished: Path) -> None:
             ),
         )
     ]
-    assert sorted(booked(finished)) == sorted(expected)
+    assert booked(finished) == sorted(expected)
     ratio = images * 8 * 4 / sum(weights.values())
     assert metrics(finished, "flesd/break_even_ratio") == pytest.approx([ratio, ratio])
 
@@ -544,12 +535,12 @@ def test_clients_of_several_architectures_keep_their_own_and_the_student_learns_
         method__representation="backbone",  # of different dimensions: M does not mind
     )
     loop.run(config, tmp_path / "run", LocalCohort, report=lambda progress: lines.append(progress.line))
-    assert set(encoders(tmp_path / "run")) == {"global", "client-00001", "client-00002", "client-00003"}
+    own = encoders(tmp_path / "run")
+    assert own.keys() == {f"{name}.safetensors" for name in ("global", "client-00001", "client-00002", "client-00003")}
     rows = booked(tmp_path / "run")
     assert {row[4] for row in rows if row[2] == "down"} == {"public"}  # no weights travel
     assert sum("break-even at" in line for line in lines) == 2  # one line per architecture
-    own = encoders(tmp_path / "run")
-    assert own["client-00002"] != own["client-00003"]
+    assert own["client-00002.safetensors"] != own["client-00003.safetensors"]
     described = json.loads((tmp_path / "run" / "encoder" / "global.json").read_text())
     assert described["encoder"] == "small_cnn"
 
