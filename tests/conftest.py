@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.places import SHARED_DATA
+
 # Read by torch, its OpenMP runtime and Ray when they are imported, so set before any of them is.
 os.environ.update(OMP_NUM_THREADS="1", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_USAGE_STATS_ENABLED="0")
 # Ray's workers run at niceness 15 by default: on a busy machine they would starve beside the tests that wait for them;
@@ -29,8 +31,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT.parent / "shared" / "data"
 ON_RAY = (
     "tests/actors/", "tests/api/test_api.py", "tests/commands/test_list.py", "tests/test_contract.py",
     "tests/test_examples.py", "tests/simulation/test_unreliable_clients.py", "tests/test_cli.py",
@@ -94,9 +94,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real images (CIFAR-10, Fashion-MNIST) beside the repository; skips where there is none."""
-    if not DATA.is_dir():
-        pytest.skip(f"no real images: {DATA} is absent")
-    return DATA
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"no real images: {SHARED_DATA} is absent")
+    return SHARED_DATA
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -173,6 +173,15 @@ def _tables_as_they_were() -> Iterator[None]:
     if extensions := sys.modules.get("rayfed_ssl.extensions"):
         for one in list(extensions._loaded.values()):
             extensions.unload(one)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A run sets torch's threads as its ``resources`` say: the next test has one again."""
+    yield
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from rayfed_ssl.base.files import write_json
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.storage import checkpoint
+from tests.places import ROOT
 
 TREE = {
     "weights": Weights("layout", np.arange(5, dtype=np.float32), 4),
@@ -207,7 +208,7 @@ def test_a_round_saved_twice_is_there_at_every_moment(after: bool, tmp_path: Pat
         "os.replace = killed\n"
         "checkpoint.save(Path(sys.argv[1]), 2, {'made': 2}, [])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[1], timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, timeout=120)
     assert done.returncode == -signal.SIGKILL
     found, damaged = checkpoint.newest(tmp_path)
     assert found is not None
@@ -252,7 +253,7 @@ def test_kill_in_the_middle_of_a_checkpoint(tmp_path: Path) -> None:
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "checkpoint.save(Path(sys.argv[1]), 2, {}, states())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=Path(__file__).parents[1], timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, timeout=120)
     assert done.returncode == -signal.SIGKILL
     assert any(p.name.startswith(".writing-") for p in tmp_path.iterdir())
     found, damaged = checkpoint.newest(tmp_path)

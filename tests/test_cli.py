@@ -31,6 +31,7 @@ from rayfed_ssl.terminal.progress import Reporter, accuracy_table, accuracy_text
 from rayfed_ssl.terminal.signals import left_running, stop_signals, unwinding
 from tests.cluster.processes import Process, descendants, end, orphans, title, until
 from tests.command_line import CONFIG, Call
+from tests.places import ROOT
 
 
 def local(*arguments: str) -> tuple[str, ...]:
@@ -164,10 +165,9 @@ getattr(importlib.import_module(module), function)()
 
 
 def test_ctrl_c_during_the_imports_is_the_same_line() -> None:
-    root = Path(__file__).parents[1]
-    entry = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]["rayfed-ssl"]
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rayfed-ssl"]
     done = subprocess.run(
-        [sys.executable, "-c", STRUCK, entry, "list"], cwd=root, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", STRUCK, entry, "list"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     said = "interrupted by SIGINT; give the command again to start it anew\n"
     assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
@@ -291,7 +291,7 @@ def test_a_path_that_leads_nowhere_is_told_before_torch_is_imported(
     at_end = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
     at_end += "from rayfed_ssl import cli; cli.main(sys.argv[1:])"
 
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for words, said in ((["own.yaml"], "gone.csv"), (["own.yaml", "data.path=there.csv"], "there.csv")):
         command = [sys.executable, "-c", at_end, "run", *words, "--check"]
         ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -16,8 +16,9 @@ from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
+from tests.places import ROOT
 
-FOLDER = Path(__file__).resolve().parents[1] / "configs"
+FOLDER = ROOT / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
 CASES = [
     (path, profile) for path in CONFIGS for profile in configfile.read(path).get("profiles") or {None: {}}

@@ -13,12 +13,13 @@ from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.models.heads import HEAD_SHAPES, ModelConfig
 from rayfed_ssl.settings.files import dump, read
 from rayfed_ssl.testing.tiny import BASE
+from tests.dotted import dotted
 
 DOCUMENT = {**BASE, "model": {"width": 0.25, "projector": {"hidden": [16], "dim": 8}}}
 
 
 def made(**changes: object) -> RunConfig:
-    return build(DOCUMENT, {key.replace("__", "."): value for key, value in changes.items()}, origin="a test")
+    return build(DOCUMENT, dotted(**changes), origin="a test")
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from rayfed_ssl.cli import app, main
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.extensions import unload
 from rayfed_ssl.settings.keys import find, keys
+from tests.places import ROOT
 from tune import files as sweeps
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 TINY = (

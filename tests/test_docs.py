@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 import textwrap
-from pathlib import Path
 
 import generate
 import pytest
@@ -16,8 +15,7 @@ from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.simulation.forecast import forecast
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.places import ROOT
 
 
 @pytest.mark.parametrize("name", sorted(generate.PARTS))

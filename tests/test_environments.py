@@ -11,9 +11,9 @@ import pytest
 
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.settings import files as configfile
+from tests.places import ROOT
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
-ROOT = Path(__file__).parents[1]
 ELSEWHERE = {
     "LC_ALL": "tr_TR.UTF-8", "LANG": "C", "LANGUAGE": "tr", "TZ": "Pacific/Kiritimati", "PYTHONHASHSEED": "4711",
     "OMP_NUM_THREADS": "7", "MKL_NUM_THREADS": "5", "OPENBLAS_NUM_THREADS": "3", "NUMEXPR_NUM_THREADS": "9",

@@ -21,7 +21,7 @@ from rayfed_ssl.models import load_exported
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.testing import contract
 from rayfed_ssl.testing.tiny import encoders, measured, run_locally, tiny_run
-from tests.conftest import ROOT
+from tests.places import ROOT
 
 EXAMPLES = ROOT / "examples"
 KOLEO = {"imports": ["koleo.py"]}

@@ -20,7 +20,7 @@ from rayfed_ssl.methods import METHODS, flesd
 from rayfed_ssl.settings.files import dumped
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import encoders, run_locally, tiny_run
-from tests.conftest import ROOT
+from tests.places import ROOT
 from tune.dealing import refusals
 from tune.files import load as sweep_of
 

@@ -26,9 +26,9 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.tensorboard import TensorBoard
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint, claim
+from tests.places import ROOT
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
-ROOT = Path(__file__).parents[1]
 Resize = Callable[[int], None]
 LIMITED = """
 import resource, sys

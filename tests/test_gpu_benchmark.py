@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 import torch
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "gpu.py"
+from tests.places import ROOT
+
+SCRIPT = ROOT / "benchmarks" / "gpu.py"
 CPU = torch.device("cpu")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from generate import LAYERS
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.places import ROOT
 
 COMPOSITION_ROOTS = {Path("rayfed_ssl/api"), Path("rayfed_ssl/commands"), Path("rayfed_ssl/testing/contract.py")}
 FORBIDDEN = {"rayfed_ssl": {"ray", "actors", "tune"}, "actors": {"tune"}}

@@ -25,8 +25,8 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.keys import BLOCK, KIND, Key, find, first_sentence, keys
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 RUN = keys(RunConfig)
 

@@ -11,17 +11,12 @@ from scipy.linalg import orthogonal_procrustes
 from torch import Tensor
 
 from rayfed_ssl.base.linalg import canonical_r, orthogonal_map, polar_factor
-from rayfed_ssl.base.seeding import generator
+from tests.tensors import normal
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 F64 = torch.float64
 Z = torch.tensor([[1.0, 0], [0, 1], [1, 1]], dtype=F64)
 R = torch.tensor([[2.0, 1], [0, 1]], dtype=F64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "linalg"), dtype=F64)
 
 
 def orthonormal(rows: int, columns: int, seed: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rayfed_ssl
-from tests.conftest import ROOT
+from tests.places import ROOT
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 

@@ -25,9 +25,9 @@ from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.claim import LOCK, Claim, rewriting, writable
 from tests.command_line import Call
+from tests.places import ROOT
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
-ROOT = Path(__file__).parents[1]
 CONFIG = {"train__rounds": 300, "checkpoint__every": 1, "evaluation__every": 100}
 HOLD = """
 import os, sys, time

@@ -13,9 +13,8 @@ import pytest
 
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.terminal.output import Output, prose
+from tests.places import ROOT
 from tests.tiny import tiny
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 class Failing(io.StringIO):

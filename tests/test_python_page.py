@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import rayfed_ssl
-from tests.conftest import ROOT
+from tests.places import ROOT
 
 PAGE = (ROOT / "docs/python.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"0\.\d{3}")  # an accuracy; another processor may change it a little

@@ -27,6 +27,7 @@ from rayfed_ssl.storage.checkpoint import MARKER
 from rayfed_ssl.storage.fetch import at_hand
 from rayfed_ssl.storage.mirror import Mirror, mirrored, place, wanted
 from rayfed_ssl.storage.remote_files import has_credentials
+from tests.places import ROOT
 from tests.tiny import booked, encoders, mean_that_fails, measured, run_locally, tiny
 
 
@@ -429,7 +430,7 @@ with mirrored(folder, uri, resume=False) as saved:
 
 def working(tmp_path: Path, name: str) -> tuple[subprocess.Popen[str], Path]:
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKING, f"file://{tmp_path}/{name}"], cwd=Path(__file__).parents[1],
+        [sys.executable, "-c", WORKING, f"file://{tmp_path}/{name}"], cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

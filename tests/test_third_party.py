@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.testing.tiny import tiny_run
-from tests.conftest import ROOT
+from tests.places import ROOT
 
 PACKAGE = ROOT / "tests" / "third_party"
 COMMANDS = """

@@ -8,6 +8,7 @@ from typing import Any
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.testing.tiny import BASE, booked, encoders, measured, run_locally, tiny_run
+from tests.dotted import dotted
 
 __all__ = [
     "BASE",
@@ -107,5 +108,4 @@ def mean_that_fails(round: int, error: Exception) -> Callable[..., Any]:
 
 def tiny(method: str, **changes: object) -> RunConfig:
     """The contract suite's run of a method; ``changes`` are dotted keys, ``__`` for dots."""
-    dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return tiny_run(method, {**OWN.get(method, {}), **dotted})
+    return tiny_run(method, {**OWN.get(method, {}), **dotted(**changes)})

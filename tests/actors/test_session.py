@@ -29,6 +29,7 @@ from actors.session import (
 )
 from rayfed_ssl.base.schema import UserError
 from tests.cluster.processes import descendants, orphans, title
+from tests.places import ROOT
 from tests.tiny import tiny
 
 LOCAL = """
@@ -174,8 +175,7 @@ def test_what_a_killed_process_left_goes_with_the_next_one(place: Path) -> None:
         "from actors.session import private_folder\n"
         "with private_folder(print): os.kill(os.getpid(), signal.SIGKILL)"
     )
-    root = Path(__file__).resolve().parents[2]
-    assert subprocess.run([sys.executable, "-c", code, str(place)], cwd=root).returncode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, "-c", code, str(place)], cwd=ROOT).returncode == -signal.SIGKILL
     (left,) = place.iterdir()
     with private_folder(lambda line: None) as inner:
         assert not left.exists()
@@ -313,9 +313,8 @@ def test_a_command_that_ends_by_itself_is_left_to_it(tmp_path: Path) -> None:
 
 def ending(given: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     """A command whose Ray ends; ``given``: the seconds that it has to end by itself, and whether it was to stop."""
-    root = str(Path(__file__).parents[2])
     return subprocess.run(
-        [sys.executable, "-c", ENDING, *given], cwd=place, env={**os.environ, "PYTHONPATH": root}, timeout=120,
+        [sys.executable, "-c", ENDING, *given], cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ from rayfed_ssl.settings.files import ConfigError, parse_overrides
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.terminal.progress import Reporter
 from rayfed_ssl.terminal.signals import interruptions
-from tests.conftest import ROOT
+from tests.places import ROOT
 from tests.tiny import booked, encoders, measured, run_locally
 
 CONFIG: dict[str, Any] = {
@@ -266,13 +266,10 @@ def test_a_run_that_diverges_returns_and_says_so(tmp_path: Path) -> None:
 
 def test_torchs_threads_stay_the_callers(tmp_path: Path) -> None:
     torch.set_num_threads(2)
-    try:
-        rayfed_ssl.run(
-            CONFIG, out=tmp_path / "run", executor="local", progress=False, train__rounds=1, evaluation__protocols=[]
-        )
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(1)
+    rayfed_ssl.run(
+        CONFIG, out=tmp_path / "run", executor="local", progress=False, train__rounds=1, evaluation__protocols=[]
+    )
+    assert torch.get_num_threads() == 2
 
 
 def test_evaluate_again(finished: rayfed_ssl.Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tests.conftest import ROOT
+from tests.places import ROOT
 
 RESULTS, LEADERBOARD, README = "docs/results.md", "docs/leaderboard.md", "README.md"
 ABOVE, BELOW, LEVEL, OPEN = "above", "below", "level", "not told apart"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import claims
@@ -18,8 +17,8 @@ from scipy import stats
 
 from rayfed_ssl.config import build
 from rayfed_ssl.records.comparison import Difference
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = claims.load()
 CLAIM: dict[str, Any] = {
     "says": "A is above B", "setting": "Tiny", "measures": ["knn"], "by": "select/knn", "worst": ["b"],

@@ -32,7 +32,7 @@ from tests.benchmarks.prose_rows import (
     times_above,
     words,
 )
-from tests.conftest import ROOT
+from tests.places import ROOT
 
 
 def rounded(method: str, measure: str, **where: Any) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from boards.rows import BOARDS, read, results_of
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.places import ROOT
+
 RESULTS = ROOT / "benchmarks" / "results"
 LOST = {  # commit -> rows: their branches are gone; to be made again, and never more of them
     "dea31e4e": 10, "bdf3f9ef": 16, "075512bf": 4, "de46a59a": 3, "9fbe79e3": 4,

@@ -23,9 +23,9 @@ import pytest
 from rayfed_ssl.storage import checkpoint
 from tests import command_line
 from tests.cluster.processes import descendants, end, until
+from tests.places import ROOT
 
 pytestmark = pytest.mark.cluster
-ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS, START_S = 3, 150.0  # to start a cluster
 RAY = str(Path(sys.executable).with_name("ray"))
 CONFIG = command_line.CONFIG.replace("device: cpu", "device: cpu, actors: 1, cpus_per_client: 0.5")

@@ -22,10 +22,10 @@ from rayfed_ssl.config import RunConfig
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.storage import checkpoint
 from tests.cluster.processes import Process, descendants, end, orphans, title
+from tests.places import ROOT
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
 pytestmark = pytest.mark.cluster
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 400.0
 ORPHANS_S = 180.0  # Ray's helper agents linger for about a minute, and longer on a busy machine
 ROUNDS, EVERY = 12, 6  # a kill after round EVERY + 2 has some rounds to be felt in, before the next checkpoint

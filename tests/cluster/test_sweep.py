@@ -22,6 +22,7 @@ from rayfed_ssl.config import load as load_run
 from rayfed_ssl.records import hparams
 from rayfed_ssl.storage import checkpoint
 from tests.cluster.processes import descendants, end, orphans, title, until
+from tests.places import ROOT
 from tests.tiny import encoders, measured, run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
 from tune.config import Sweep
@@ -30,7 +31,6 @@ from tune.results import Results
 from tune.sweep import run_sweep
 
 pytestmark = pytest.mark.cluster
-ROOT = Path(__file__).resolve().parents[2]
 SHARES = {"resources.cpus_per_client": 0.5, "resources.gpus_per_client": 0.5}  # two trials fill the pretended GPU
 ORPHANS_S = 180.0
 COMMAND = """

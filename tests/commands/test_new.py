@@ -24,7 +24,7 @@ from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.settings.files import parse_overrides
 from tests.command_line import Call
-from tests.conftest import ROOT
+from tests.places import ROOT
 from tests.tiny import encoders, measured
 
 LOCAL = ("run", "tiny.yaml", "--executor", "local", "-q", "train.rounds=1")

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.command_line import Call
+from tests.places import ROOT
 from tests.tiny import encoders
 
 LOCAL = ("--executor", "local")
@@ -40,7 +41,7 @@ def hospitals(root: Path, seed: int = 0) -> Path:
 
 @pytest.mark.long
 def test_a_run_without_labels_is_measured_on_a_labelled_set_as_the_page_says(call: Call, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     alone = re.search(r"Are there no labels at all\? \| `([^`]+)`", page)
     elsewhere = re.search(r"labelled set elsewhere\? \| the same run, then `rayfed-ssl ([^`]+)`", page)
     assert alone is not None
@@ -251,7 +252,7 @@ def test_of_images_without_labels_none_is_held_out_unseen(call: Call, tmp_path: 
     (tmp_path / "scans").mkdir()
     for i in range(40):
         Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / f"scans/{i:02d}.png")
-    config = Path(__file__).parents[2] / "configs" / "own_images.yaml"
+    config = ROOT / "configs" / "own_images.yaml"
     command = ("run", str(config), f"data.path={tmp_path / 'scans'}", "data.image_size=8", *LOCAL, "--check")
     status, _, error = call(*command)
     assert status == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +17,19 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.sources import SourceConfig
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-
 
 def pictures(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
 
 
-def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+def file_of(pixels: np.ndarray, kind: str, **options: Any) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
+    Image.fromarray(pixels).save(file, kind, **options)
     return file.getvalue()
+
+
+def png(pixels: np.ndarray) -> bytes:
+    return file_of(pixels, "PNG")
 
 
 def fetch(tmp_path: Path, name: str, **settings):

@@ -21,7 +21,6 @@ from rayfed_ssl.data import augment as A
 from rayfed_ssl.data import recipes as R
 
 N, H, W = 24, 20, 16
-torch.set_num_threads(1)
 
 
 def pixels(n: int = N, height: int = H, width: int = W, seed: int = 0) -> Tensor:

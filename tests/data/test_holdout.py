@@ -19,8 +19,9 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.leak.run import leak
 from rayfed_ssl.simulation.checks import check_shards
+from tests.data.columns import write
 from tests.data.files import put, tree_of
-from tests.data.readers.test_own_columns import write
+from tests.dotted import dotted
 from tests.tiny import run_locally
 
 Draw = Callable[..., np.ndarray]
@@ -87,9 +88,7 @@ def tailed(tmp_path: Path, **changes: object) -> RunConfig:
         "train": {"rounds": 1, "batch_size": 8},
         "evaluation": {"protocols": ["knn"], "knn": {"k": 3}},
     }
-    keys = {"data.columns.client": "client", "data.partition.name": "natural"} | {
-        key.replace("__", "."): value for key, value in changes.items()
-    }
+    keys = {"data.columns.client": "client", "data.partition.name": "natural"} | dotted(**changes)
     return build(document, keys, origin="a test")
 
 

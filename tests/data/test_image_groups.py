@@ -21,7 +21,9 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings.files import parse_overrides
 from rayfed_ssl.simulation.checks import split_groups
-from tests.data.readers.test_own_columns import read, write
+from tests.data.columns import read, write
+from tests.dotted import dotted
+from tests.places import ROOT
 
 
 def hospital(seed: int, mixed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -106,7 +108,7 @@ def config(path: Path, **changes: object) -> RunConfig:
         "data": {"name": "parquet", "path": str(path), "image_size": 8, "columns": {"group": "patient"}},
         "clients": {"count": 2},
     }
-    return build(document, {key.replace("__", "."): value for key, value in changes.items()}, origin="a test")
+    return build(document, dotted(**changes), origin="a test")
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -353,7 +355,7 @@ def test_test_images_of_a_limited_file_are_those_that_are_taken(tmp_path: Path) 
 
 
 def test_the_documented_expressions_find_whom_they_say(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\S+\.(?:png|jpeg))`.*\| `'(data\.group=.*)'` \|$", page, re.MULTILINE)
     found = {}
     for path, item in rows:

@@ -27,11 +27,6 @@ from tests.evaluation.materials import images, linear_accuracy, of_images, small
 WHOLE = {"crop_scale": (1.0, 1.0), "flip": False}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def tensors(data: tuple[np.ndarray, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(data[0].transpose(0, 3, 1, 2) / 255, dtype=torch.float32), torch.tensor(data[1])
 

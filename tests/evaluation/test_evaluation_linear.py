@@ -19,11 +19,6 @@ from rayfed_ssl.evaluation.standard import moments, standardise
 from tests.evaluation.materials import digits, linear_accuracy, of_features
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_moments_equal_the_standard_scaler() -> None:
     x = digits()[0]
     mean, std = moments(x)

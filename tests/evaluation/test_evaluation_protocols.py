@@ -32,11 +32,6 @@ from tests.tiny import run_locally, tiny
 FAST = EvaluationConfig.model_validate({"linear": {"epochs": 30, "batch_size": 128}, "fewshot": {"draws": 2}})
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_extract_sees_clean_images_in_order_whatever_the_batch() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (23, 4, 5, 3), dtype=np.uint8)
     pixels.setflags(write=False)

@@ -33,6 +33,7 @@ from rayfed_ssl.report.verdict import clients_images
 from rayfed_ssl.simulation.checks import image_notes
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
+from tests.dotted import dotted
 from tests.evaluation.materials import knn_accuracy
 
 NAMES = ("$a$", "Zürich", "ward 7")  # as they are sorted
@@ -106,7 +107,7 @@ def config(images: Path, **changes: object) -> RunConfig:
         "train": {"rounds": 2, "batch_size": 8},
         "evaluation": {"protocols": ["knn"]},
     }  # fmt: skip
-    return build(document, {key.replace("__", "."): value for key, value in changes.items()}, origin="a test")
+    return build(document, dotted(**changes), origin="a test")
 
 
 @pytest.fixture(scope="module", params=["fedsimclr", "local"])

@@ -101,22 +101,18 @@ def test_an_embedding_has_the_same_bits_in_every_table(
 def test_torch_has_the_threads_that_it_had(encoder: RunEncoder, tmp_path: Path) -> None:
     """Meanwhile it has the run's, and afterwards as many as before, also where the table is not written."""
     put(tmp_path / "images", {"0.png": pictures(1)[0]})
-    before = torch.get_num_threads()
     seen: list[int] = []
 
     def progress(done: int, total: int) -> None:
         seen.append(torch.get_num_threads())
 
-    try:
-        torch.set_num_threads(encoder.config.resources.threads + 1)
-        embed(encoder, str(tmp_path / "images"), tmp_path / "x.parquet", progress=progress)
-        assert torch.get_num_threads() == encoder.config.resources.threads + 1
-        (tmp_path / "images/1.png").write_bytes(b"no image")
-        with pytest.raises(UserError, match="cannot be decoded"):
-            embed(encoder, str(tmp_path / "images"), tmp_path / "y.parquet")
-        assert torch.get_num_threads() == encoder.config.resources.threads + 1
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(encoder.config.resources.threads + 1)
+    embed(encoder, str(tmp_path / "images"), tmp_path / "x.parquet", progress=progress)
+    assert torch.get_num_threads() == encoder.config.resources.threads + 1
+    (tmp_path / "images/1.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match="cannot be decoded"):
+        embed(encoder, str(tmp_path / "images"), tmp_path / "y.parquet")
+    assert torch.get_num_threads() == encoder.config.resources.threads + 1
     assert seen == [encoder.config.resources.threads]
 
 

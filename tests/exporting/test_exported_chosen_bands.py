@@ -22,7 +22,7 @@ from rayfed_ssl.exporting.use import use_of
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.simulation.reevaluation import reevaluate
-from tests.exporting.test_exported_bands import SIDE, config_of, striped
+from tests.exporting.stripes import SIDE, config_of, striped
 from tests.tiny import run_locally
 
 CHOSEN, RANGES = [5, 1, 2], [[0, 100], [1000, 2000], [0, 3000]]

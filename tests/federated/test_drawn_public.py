@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from rayfed_ssl.data import loading
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings.files import ConfigError
+from tests.places import ROOT
 
 
 def config_of(seed: int = 0, **public: Any) -> RunConfig:
@@ -56,7 +56,7 @@ def test_a_sample_larger_than_its_source_and_one_of_nothing_are_refused() -> Non
 
 
 def test_the_paper_profile_of_fedca_draws_its_public_images() -> None:
-    config = load(Path(__file__).resolve().parents[2] / "configs" / "fedca_cifar10.yaml", ["profile=paper"])
+    config = load(ROOT / "configs" / "fedca_cifar10.yaml", ["profile=paper"])
     assert config.data.public.sample == 3200
     assert config.data.public.images is not None
     assert config.data.public.images.limit is None

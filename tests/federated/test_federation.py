@@ -21,8 +21,9 @@ from rayfed_ssl.federated.remarks import remarks
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.tables import PartitionRows, write_partition
 from rayfed_ssl.simulation.checks import image_notes
+from tests.data.columns import write
 from tests.data.files import write_parquet
-from tests.data.readers.test_own_columns import write
+from tests.dotted import dotted
 from tests.tiny import tiny
 
 
@@ -36,9 +37,7 @@ def run(tmp_path: Path, changes: dict[str, object] | None = None) -> RunConfig:
 
 
 def loaded(tmp_path: Path, **changes) -> Federation:
-    return load_federation(
-        run(tmp_path, {key.replace("__", "."): value for key, value in changes.items()}), tmp_path / "cache"
-    )
+    return load_federation(run(tmp_path, dotted(**changes)), tmp_path / "cache")
 
 
 def held(federation: Federation) -> list[list[int]]:

@@ -43,19 +43,10 @@ from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint, claim
 from rayfed_ssl.storage.claim import rewriting
-from tests.data.readers.test_own_columns import write
+from tests.data.columns import write
+from tests.leak.runs import HELD_OUT, finished
 from tests.tiny import OWN, run_locally
 from tests.tiny import tiny_run as tiny
-
-HELD_OUT = {
-    "data.limit": 240, "data.partition.name": "iid", "evaluation.select": {"share": 0.35}, "evaluation.protocols": [],
-}  # fmt: skip
-
-
-def finished(folder: Path, method: str, **changes: Any) -> Path:
-    dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    run_locally(tiny(method, {**OWN.get(method, {}), **HELD_OUT, **dotted}), folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL, UNTRAINED, largest, read_leak
 from rayfed_ssl.report.dispatch import report_of
-from tests.records.test_comparison import run_folder
-from tests.report.test_page import Parsed
+from tests.records.run_folders import run_folder
+from tests.report.parsed import Parsed
 from tests.tiny import tiny_run
 from tune.comparison import run_comparison
 from tune.variants import from_methods
@@ -116,10 +116,10 @@ def test_a_comparison_is_audited_run_by_run(tmp_path: Path, capsys: pytest.Captu
     assert [name for name in ("fedsimclr", "fedprox") if re.search(rf"^{name}, seed 0: ", said, re.MULTILINE)] == [
         "fedsimclr", "fedprox",
     ]  # fmt: skip
-    areas = [found.largest for n in (0, 1) if (found := read_leak(out / f"trial-0000{n}")) is not None]
     words = Parsed(report_of(out)).words
-    for area in areas:
-        assert area is not None
+    for n in (0, 1):
+        assert (found := read_leak(out / f"trial-0000{n}")) is not None
+        assert (area := found.largest) is not None
         assert f"{area.auc:.3f} [{area.low:.3f}, {area.high:.3f}] weights ({area.score}) of client 0" in words
     with pytest.raises(SystemExit) as exit:
         cli.main(["leak", str(out), "--client", "99"])

@@ -30,7 +30,7 @@ from rayfed_ssl.objectives.supervised import Supervised, SupervisedConfig
 from rayfed_ssl.records.leaked import UNTRAINED
 from rayfed_ssl.simulation.resuming import load_moved
 from tests import reference
-from tests.leak.test_leak import finished
+from tests.leak.runs import finished
 
 
 def audited(folder: Path, method: str, **changes: Any) -> tuple[Audit, RecordedExchange]:

@@ -15,6 +15,7 @@ from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
+from tests.dotted import dotted
 
 BASE: dict[str, Any] = {
     "data": {"name": "digits", "image_size": 8, "limit": 90, "test_limit": 40},
@@ -28,8 +29,7 @@ BASE: dict[str, Any] = {
 
 def config_of(name: str, **changes: object) -> RunConfig:
     """A run of seconds; ``changes`` are dotted keys with ``__`` for dots."""
-    dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return build({**BASE, "method": {"name": name}}, dotted, origin="test")
+    return build({**BASE, "method": {"name": name}}, dotted(**changes), origin="test")
 
 
 def started(config: RunConfig) -> tuple[MethodServer[Any], LocalCohort]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build
@@ -22,8 +21,8 @@ from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.testing.tiny import encoders
+from tests.dotted import dotted
 
-torch.set_num_threads(1)
 BASE: dict[str, Any] = {
     "method": {"name": "centralized"},
     "data": {
@@ -39,7 +38,7 @@ BASE: dict[str, Any] = {
 
 
 def config_of(**changes: object) -> RunConfig:
-    return build(BASE, {key.replace("__", "."): value for key, value in changes.items()}, origin="test")
+    return build(BASE, dotted(**changes), origin="test")
 
 
 def played(config: RunConfig, rounds: int) -> tuple[centralized.Server, LocalCohort]:

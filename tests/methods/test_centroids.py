@@ -10,13 +10,9 @@ from torch import Tensor
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.methods.parts.centroids import centroid_loss, fit_centroids, local_centroids, sinkhorn
 from tests import reference
+from tests.tensors import rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
-
-
-def rows(*values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def units(count: int, dim: int, seed: int = 0) -> Tensor:

@@ -22,6 +22,7 @@ from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
+from tests.dotted import dotted
 
 TASKS = [[0, 1], [6, 3, 1], [5, 2]]
 TINY: dict[str, Any] = {
@@ -37,7 +38,7 @@ TINY: dict[str, Any] = {
 
 def tiny(method: str, **changes: Any) -> RunConfig:
     document = {**TINY, "method": {"name": method}, "objective": {"name": "supervised"}}
-    return build(document, {key.replace("__", "."): value for key, value in changes.items()}, origin="tiny")
+    return build(document, dotted(**changes), origin="tiny")
 
 
 def run(folder: Path, method: str, **changes: Any) -> tuple[dict[str, Any], LocalCohort, list[tuple[Any, ...]]]:

@@ -18,17 +18,16 @@ from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.data.augment import clean
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
-from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER, OperationResult, State
-from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.methods import METHODS, fedca
+from rayfed_ssl.methods import fedca
 from rayfed_ssl.methods.fedca import alignment_loss, draw_rows, ensemble, unit_rows
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from tests import reference
+from tests.dotted import dotted
+from tests.methods.rounds import started
 
-torch.set_num_threads(1)
 K = 20
 FOUR: dict[str, Any] = {"clients__count": 4, "data__partition": {"name": "iid"}}
 BASE: dict[str, Any] = {
@@ -47,8 +46,7 @@ BASE: dict[str, Any] = {
 
 def config_of(name: str = "fedca", /, **changes: Any) -> RunConfig:
     own = {"dictionary_size": K, "alignment_epochs": 1, "alignment_batch": 8} if name == "fedca" else {}
-    dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return build({**BASE, "method": {"name": name, **own}}, dotted, origin="test")
+    return build({**BASE, "method": {"name": name, **own}}, dotted(**changes), origin="test")
 
 
 def run(config: RunConfig, folder: Path) -> dict[str, Any]:
@@ -73,15 +71,6 @@ def context_of(config: RunConfig) -> Worker:
 def train(context: Worker, t: int, state: State | None = None, dictionary: Any = None) -> tuple[OperationResult, State]:
     message = {"weights": context.initial(context.config.clients.encoder(0)), "dictionary": dictionary}
     return context.execute("train", 0, t, message, state)
-
-
-def started(config: RunConfig) -> tuple[Any, LocalCohort]:
-    """The method's server after its start, without a run folder."""
-    federation = load_federation(config)
-    cohort = LocalCohort(config, federation, Ledger())
-    server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
-    server.start(cohort)
-    return server, cohort
 
 
 def play(server: Any, cohort: LocalCohort, t: int, clients: tuple[int, ...] = (0, 1, 2)) -> None:

@@ -24,8 +24,6 @@ from tests import reference
 from tests.methods.rounds import client, started, worker
 from tests.tiny import run_locally, tiny
 
-torch.set_num_threads(1)
-
 
 def penalty(config: Config, *features: Tensor) -> Tensor | None:
     chosen = tiny("feddecorr")

@@ -17,7 +17,6 @@ from rayfed_ssl.methods import feddf
 from rayfed_ssl.objectives.distillation import ensemble_divergence
 from tests.methods.rounds import client, config_of, played, started, worker
 
-torch.set_num_threads(1)
 PUBLIC = {"data__public__source": "share", "data__public__share": 0.3}
 
 

@@ -20,7 +20,6 @@ from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.testing.tiny import tiny_run
 from tests.tiny import encoders, run_locally, tiny
 
-torch.set_num_threads(1)
 FAST: dict[str, Any] = {"train__local_steps": 2, "data__limit": 120}
 
 

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.config import build
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods.fedfoa import (
@@ -38,17 +37,13 @@ from rayfed_ssl.methods.fedfoa import (
 from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.forecast import forecast
 from rayfed_ssl.simulation.worker import Worker
+from tests.tensors import normal
 from tests.tiny import BASE, encoders, measured, run_locally, tiny
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 F64 = torch.float64
 Z = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=F64)
 R = torch.tensor([[2, 1], [0, 1]], dtype=F64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "fedfoa"), dtype=F64)
 
 
 def positive_r(z: np.ndarray) -> np.ndarray:

@@ -15,7 +15,6 @@ from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods import fedmd
 from tests.methods.rounds import client, config_of, played, worker
 
-torch.set_num_threads(1)
 PUBLIC = {"data__public__source": "share", "data__public__share": 0.3}
 MIXED = {"clients__encoders": ["small_cnn", "small_cnn_bn", "small_cnn"]}
 PARTITION = {"data__partition": {"name": "dirichlet", "alpha": 1.0}}

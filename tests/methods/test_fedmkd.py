@@ -20,8 +20,8 @@ from rayfed_ssl.objectives.byol import regression
 from rayfed_ssl.objectives.distillation import mixed_teacher
 from rayfed_ssl.objectives.moco import queue_contrast
 from tests.methods.rounds import client, config_of, played, started, worker
+from tests.tensors import rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 MIXED = ["small_cnn", "small_cnn_bn", "small_cnn"]
 SMALL = {
@@ -38,10 +38,6 @@ SMALL = {
 
 def config(**changes: object) -> RunConfig:
     return config_of("fedmkd", **{**SMALL, **changes})
-
-
-def rows(*values: tuple[float, ...]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_each_term_trains_its_query_only() -> None:

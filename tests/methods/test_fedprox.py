@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,28 +12,13 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.methods.fedprox import proximal
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.assembly import rehearse
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
-
-torch.set_num_threads(1)
-BASE: dict[str, Any] = {
-    "data": {"name": "digits", "image_size": 8, "limit": 90, "test_limit": 40},
-    "clients": {"count": 3, "encoders": "small_cnn_bn"},
-    "model": {"width": 0.25, "projector": {"hidden": [8], "dim": 4}},
-    "augment": {"preset": "digits"},
-    "train": {"rounds": 2, "batch_size": 10, "optimizer": {"lr": 0.05}},
-    "evaluation": {"protocols": [], "every": 0},
-}
-
-
-def config_of(name: str = "fedprox", **changes: object) -> RunConfig:
-    dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return build({**BASE, "method": {"name": name}}, dotted, origin="test")
+from tests.methods.rounds import config_of
 
 
 def test_the_penalty_is_half_mu_times_the_square() -> None:
@@ -51,7 +35,11 @@ def test_the_penalty_is_half_mu_times_the_square() -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two rounds of FedAvg and of FedProx without and with a penalty: name -> run folder."""
     root = tmp_path_factory.mktemp("fedprox")
-    configs = {"fedavg": config_of("fedsimclr"), "zero": config_of(method__mu=0), "some": config_of(method__mu=0.1)}
+    configs = {
+        "fedavg": config_of("fedsimclr"),
+        "zero": config_of("fedprox", method__mu=0),
+        "some": config_of("fedprox", method__mu=0.1),
+    }
     for name, config in configs.items():
         loop.run(config, root / name, LocalCohort)
     return {name: root / name for name in configs}
@@ -78,13 +66,13 @@ def test_with_one_local_step_it_is_fedavg_too_and_says_so(tmp_path: Path) -> Non
         "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's, "
         "number for number; a smaller train.batch_size or more train.local_epochs take more steps"
     ]
-    for silent in (config_of(method__mu=0, train__batch_size=30), config_of()):
+    for silent in (config_of("fedprox", method__mu=0, train__batch_size=30), config_of("fedprox")):
         assert rehearse(silent, load_federation(silent))[0].server.notes() == []
 
 
 def test_without_a_penalty_a_byol_client_is_fedavgs_target_included() -> None:
     found = []
-    for config in (config_of("fedbyol"), config_of(objective={"name": "byol"}, method__mu=0)):
+    for config in (config_of("fedbyol"), config_of("fedprox", objective={"name": "byol"}, method__mu=0)):
         context = Worker(config, load_federation(config))
         outcome, state = context.execute("train", 1, 1, {"weights": context.initial("small_cnn_bn")}, None)
         found.append((outcome.reply["weights"].vector, state["target"].vector))
@@ -102,7 +90,7 @@ def test_bytes_are_fedavgs(runs: dict[str, Path]) -> None:
 def test_a_larger_mu_keeps_a_client_nearer_the_global_model() -> None:
     drifts = []
     for mu in (0.0, 0.3, 3.0):
-        config = config_of(method__mu=mu, train__local_epochs=4, train__optimizer__momentum=0)
+        config = config_of("fedprox", method__mu=mu, train__local_epochs=4, train__optimizer__momentum=0)
         context = Worker(config, load_federation(config))
         start = context.initial("small_cnn_bn")
         reply = context.execute("train", 0, 1, {"weights": start}, None)[0].reply["weights"]
@@ -115,7 +103,7 @@ def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
     """At theta = theta_t the penalty and its gradient are zero; from the second step on they are not."""
 
     def after(steps: int, mu: float) -> bytes:
-        config = config_of(method__mu=mu, train__local_steps=steps)
+        config = config_of("fedprox", method__mu=mu, train__local_steps=steps)
         context = Worker(config, load_federation(config))
         message = {"weights": context.initial("small_cnn_bn")}
         return bytes(context.execute("train", 0, 1, message, None)[0].reply["weights"].vector.tobytes())
@@ -126,7 +114,7 @@ def test_the_first_step_is_fedavgs_whatever_the_penalty() -> None:
 
 @pytest.mark.parametrize("objective", ["simclr", "byol", "simsiam", "spectral", "autoencoder", "rotation"])
 def test_every_objective_trains(objective: str) -> None:
-    config = config_of(objective={"name": objective}, method__mu=0.1)
+    config = config_of("fedprox", objective={"name": objective}, method__mu=0.1)
     context = Worker(config, load_federation(config))
     outcome, _ = context.execute("train", 0, 1, {"weights": context.initial("small_cnn_bn")}, None)
     assert np.isfinite(outcome.metrics["loss"])
@@ -134,4 +122,4 @@ def test_every_objective_trains(objective: str) -> None:
 
 def test_a_negative_mu_is_refused() -> None:
     with pytest.raises(UserError, match=r"method.mu"):
-        config_of(method__mu=-1)
+        config_of("fedprox", method__mu=-1)

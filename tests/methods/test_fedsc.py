@@ -38,7 +38,6 @@ from rayfed_ssl.simulation.worker import Worker
 from tests import reference
 from tests.tiny import encoders, measured, run_locally, tiny
 
-torch.set_num_threads(1)
 close = np.testing.assert_allclose
 needs_accounting = pytest.mark.skipif(
     importlib.util.find_spec("dp_accounting") is None, reason="dp-accounting (extra [privacy]) is not installed"

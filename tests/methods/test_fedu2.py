@@ -23,7 +23,6 @@ from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import tiny
 
-torch.set_num_threads(1)
 FAST: dict[str, Any] = {"data__limit": 120, "train__local_steps": 2}
 OFF: dict[str, Any] = {"method__uniformity": 0, "method__rotation": 0}
 

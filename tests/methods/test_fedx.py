@@ -13,7 +13,6 @@ from rayfed_ssl.objectives.relational import relational
 from rayfed_ssl.objectives.simclr import nt_xent
 from tests.methods.rounds import client, config_of, played, worker
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 NONE = {"method__local_relation": 0, "method__global_contrast": 0, "method__global_relation": 0}
 

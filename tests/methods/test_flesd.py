@@ -19,16 +19,15 @@ from rayfed_ssl.base.weights import Weights, unpack
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
-from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.messages import SERVER
-from rayfed_ssl.federated.server import MethodServer
-from rayfed_ssl.federated.setup import Setup
-from rayfed_ssl.methods import METHODS, flesd
+from rayfed_ssl.methods import flesd
 from rayfed_ssl.objectives.base import kl_divergence
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
-from tests.tiny import tiny
+from tests.dotted import dotted
+from tests.methods.rounds import played, started
+from tests.tiny import booked, encoders, tiny
 
 BASE: dict[str, Any] = {
     "method": {"name": "flesd", "epochs": 3, "batch_size": 16},
@@ -49,41 +48,12 @@ BASE: dict[str, Any] = {
 
 
 def config_of(**changes: object) -> RunConfig:
-    return build(BASE, {key.replace("__", "."): value for key, value in changes.items()}, origin="test")
+    return build(BASE, dotted(**changes), origin="test")
 
 
 def run(folder: Path, **changes: object) -> dict[str, Any]:
     """In process; only what the fixture ``finished`` shows is evaluated."""
     return loop.run(config_of(**changes), folder, LocalCohort)
-
-
-def started(**changes: object) -> tuple[MethodServer, LocalCohort]:
-    """The server before its first round, without a run folder, and the cohort with its ledger."""
-    config = config_of(**changes)
-    federation = load_federation(config)
-    cohort = LocalCohort(config, federation, Ledger())
-    server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
-    server.start(cohort)
-    return server, cohort
-
-
-def play(**changes: object) -> tuple[MethodServer, LocalCohort]:
-    """All rounds: the server and the cohort."""
-    server, cohort = started(**changes)
-    for t in range(1, server.config.train.rounds + 1):
-        cohort.begin_round(t, cohort.federation.clients)
-        server.round(t, cohort)
-        cohort.end_round()
-    return server, cohort
-
-
-def encoders(folder: Path) -> dict[str, bytes]:
-    return {path.stem: path.read_bytes() for path in (folder / "encoder").glob("*.safetensors")}
-
-
-def booked(folder: Path) -> list[tuple[Any, ...]]:
-    """(round, client, direction, operation, field, bytes)"""
-    return [tuple(row.values()) for row in pq.read_table(folder / "communication.parquet").to_pylist()]
 
 
 def metrics(folder: Path, tag: str) -> list[float]:
@@ -459,7 +429,7 @@ def test_a_round_starts_from_the_last_ones_student_on_both_sides() -> None:
     def digest(weights: Weights) -> str:
         return hashlib.sha256(weights.vector.tobytes()).hexdigest()
 
-    server, cohort = started(method__epochs=1)
+    server, cohort = started(config_of(method__epochs=1))
     inner = cohort.worker.execute
     asked: list[tuple[int, str, str, dict[str, Any]]] = []
 
@@ -493,7 +463,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 def test_a_run_evaluates_the_student_and_distillation_brings_it_closer(finished: Path) -> None:
-    assert list(encoders(finished)) == ["global"]
+    assert list(encoders(finished)) == ["global.safetensors"]
     assert len(metrics(finished, "eval/knn")) == 3  # the untrained student and two rounds
     first, last = metrics(finished, "server/kl_first_epoch"), metrics(finished, "server/kl_last_epoch")
     assert last[0] < first[0]
@@ -501,7 +471,7 @@ def test_a_run_evaluates_the_student_and_distillation_brings_it_closer(finished:
 
 @pytest.mark.long
 def test_two_runs_give_equal_bits_and_another_seed_others() -> None:
-    vectors = [play(seed=seed)[0].weights.vector for seed in (0, 0, 1)]
+    vectors = [played(config_of(seed=seed))[0].weights.vector for seed in (0, 0, 1)]
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert not np.array_equal(vectors[0], vectors[2])
 
@@ -527,14 +497,14 @@ def test_bytes_are_those_of_section_17(finished: Path) -> None:
             ),
         )
     ]
-    assert sorted(booked(finished)) == sorted(expected)
+    assert booked(finished) == sorted(expected)
     ratio = images * 8 * 4 / sum(weights.values())
     assert metrics(finished, "flesd/break_even_ratio") == pytest.approx([ratio, ratio])
 
 
 @pytest.mark.parametrize(("upload", "per_row"), [("float16", 16), ("int8", 8)])
 def test_a_narrow_upload_is_booked_as_such(upload: str, per_row: int) -> None:
-    _, cohort = play(method__upload=upload, train__rounds=1)
+    _, cohort = played(config_of(method__upload=upload, train__rounds=1))
     images = len(cohort.published["public"])
     up = {(row.field, row.bytes) for row in cohort.ledger.drain() if row.direction == "up"}
     assert up == {("representations", per_row * images)}
@@ -542,15 +512,15 @@ def test_a_narrow_upload_is_booked_as_such(upload: str, per_row: int) -> None:
 
 @pytest.mark.long
 def test_flesd_cc_is_flesd_with_one_round() -> None:
-    cc, _ = play(method={"name": "flesd_cc", "epochs": 3, "batch_size": 16}, train__rounds=1)
-    one, _ = play(train__rounds=1)
-    two, _ = play()
+    cc, _ = played(config_of(method={"name": "flesd_cc", "epochs": 3, "batch_size": 16}, train__rounds=1))
+    one, _ = played(config_of(train__rounds=1))
+    two, _ = played(config_of())
     np.testing.assert_array_equal(cc.weights.vector, one.weights.vector)
     assert not np.array_equal(one.weights.vector, two.weights.vector)
 
 
 def test_only_the_sampled_clients_teach() -> None:
-    server, cohort = started(participation__fraction=0.5, train__rounds=1)
+    server, cohort = started(config_of(participation__fraction=0.5, train__rounds=1))
     cohort.begin_round(1, (2, 3))
     server.round(1, cohort)
     assert {row.client for row in cohort.ledger.drain() if row.direction == "up"} == {2, 3}
@@ -565,12 +535,12 @@ def test_clients_of_several_architectures_keep_their_own_and_the_student_learns_
         method__representation="backbone",  # of different dimensions: M does not mind
     )
     loop.run(config, tmp_path / "run", LocalCohort, report=lambda progress: lines.append(progress.line))
-    assert set(encoders(tmp_path / "run")) == {"global", "client-00001", "client-00002", "client-00003"}
+    own = encoders(tmp_path / "run")
+    assert own.keys() == {f"{name}.safetensors" for name in ("global", "client-00001", "client-00002", "client-00003")}
     rows = booked(tmp_path / "run")
     assert {row[4] for row in rows if row[2] == "down"} == {"public"}  # no weights travel
     assert sum("break-even at" in line for line in lines) == 2  # one line per architecture
-    own = encoders(tmp_path / "run")
-    assert own["client-00002"] != own["client-00003"]
+    assert own["client-00002.safetensors"] != own["client-00003.safetensors"]
     described = json.loads((tmp_path / "run" / "encoder" / "global.json").read_text())
     assert described["encoder"] == "small_cnn"
 
@@ -586,7 +556,7 @@ def test_a_client_of_another_architecture_goes_on_from_its_own_model() -> None:
 
 
 def test_labels_are_not_published() -> None:
-    _, cohort = play(train__rounds=1)
+    _, cohort = played(config_of(train__rounds=1))
     assert list(cohort.published) == ["public"]
     assert cohort.published["public"].dtype == np.uint8
     assert cohort.published["public"].shape[1:] == (16, 16, 3)

@@ -20,8 +20,6 @@ from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.worker import Worker
 from tests.tiny import TASKS, tiny
 
-torch.set_num_threads(1)
-
 
 def test_the_learning_rate_falls_along_a_cosine_over_rounds() -> None:  # r = t - 1
     config = tiny("fedsimclr", train__rounds=100, train__optimizer={"lr": 0.032, "schedule": "cosine"})

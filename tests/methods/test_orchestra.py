@@ -17,7 +17,6 @@ from rayfed_ssl.objectives.byol import ema_
 from rayfed_ssl.objectives.clustering import cluster_agreement
 from tests.methods.rounds import client, config_of, played, started, worker
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 SMALL = {"method__global_clusters": 6, "method__local_clusters": 3, "method__memory": 12, "method__fit_steps": 5}
 

@@ -15,7 +15,6 @@ from rayfed_ssl.objectives.align_uniform import align_uniform
 from rayfed_ssl.objectives.separation import orthonormal, projector_distillation, separation
 from tests.methods.rounds import client, config_of, played, started, worker
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 WIDE = {"model__projector": {"hidden": [8], "dim": 32}}
 

@@ -18,7 +18,6 @@ from rayfed_ssl.models.resnet import Projection
 from rayfed_ssl.testing.tiny import tiny_run
 from tests.tiny import OWN
 
-torch.set_num_threads(1)
 THIN = ModelConfig(width=0.1)
 
 

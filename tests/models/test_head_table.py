@@ -28,7 +28,6 @@ from rayfed_ssl.objectives import OBJECTIVES, Batch, Objective, Step
 from rayfed_ssl.objectives import base as objectives
 from tests.tiny import tiny
 
-torch.set_num_threads(1)
 MODEL = ModelConfig(width=0.25, projector=HeadConfig(hidden=(12,), dim=6, batch_norm="hidden"), prototypes=2)
 EXTRA = {
     "byol turned": {"projector", "predictor", "projected_rotation"},

@@ -29,7 +29,6 @@ from rayfed_ssl.models import (
 from rayfed_ssl.models.library import patch_side
 from tests.tiny import tiny
 
-torch.set_num_threads(1)
 CONFIG = ModelConfig()
 
 

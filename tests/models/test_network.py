@@ -17,7 +17,6 @@ from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.base.weights import layout_of
 from rayfed_ssl.models import HEAD_SHAPES, HEADS, HeadConfig, ModelConfig, build_network, describe, mlp, rebuild
 
-torch.set_num_threads(1)
 THIN = ModelConfig(width=0.25, projector=HeadConfig(hidden=(12,), dim=6))
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.models import ModelConfig, StartConfig, StartReport, build_encoder, pinned, start_values
-from tests.models.test_exported import export
+from tests.models.exports import export
 
-torch.set_num_threads(1)
 THIN = ModelConfig(width=0.25)
 Values = dict[str, Tensor]
 

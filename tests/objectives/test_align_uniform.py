@@ -5,21 +5,15 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation import rank
 from rayfed_ssl.objectives.align_uniform import align_uniform, alignment, uniformity
 from tests import reference
+from tests.tensors import normal
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 Z1 = torch.tensor([[1, 0], [0, 1]], dtype=torch.float64)
 Z2 = torch.tensor([[0.8, 0.6], [0, 1]], dtype=torch.float64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "uniform"), dtype=torch.float64)
 
 
 def test_by_hand() -> None:

@@ -6,18 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.barlow import barlow_twins, cross_correlation
 from rayfed_ssl.objectives.vicreg import covariance, invariance, variance, vicreg
 from tests import reference
+from tests.tensors import normal
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 X = torch.tensor([[1, 2], [2, 1], [3, 5], [4, 4]], dtype=torch.float64)  # rho^2 = 1/2
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "barlow"), dtype=torch.float64)
 
 
 def test_barlow_twins_by_hand() -> None:

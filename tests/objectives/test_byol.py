@@ -9,17 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.base.seeding import forked, generator
+from rayfed_ssl.base.seeding import forked
 from rayfed_ssl.objectives.byol import ema_, regression
 from rayfed_ssl.objectives.simsiam import negative_cosine
 from tests import reference
+from tests.tensors import normal
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "byol"), dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("p", "z", "loss"), [((3, 4), (4, 3), 0.08), ((1, 0), (0, 7), 2.0), ((1, 2), (-2, -4), 4.0)])

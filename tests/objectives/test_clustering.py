@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.clustering import cluster_agreement
+from tests.tensors import rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 C = torch.eye(2, dtype=torch.float64)
-
-
-def rows(*values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_by_hand() -> None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.decorrelation import decorrelation
 from tests import reference
+from tests.tensors import normal
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 X = torch.tensor([[1, 2], [2, 1], [3, 5], [4, 4]], dtype=torch.float64)  # rho^2 = 1/2
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "decorrelation"), dtype=torch.float64)
 
 
 def test_by_hand() -> None:

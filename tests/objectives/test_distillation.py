@@ -6,22 +6,12 @@ import itertools
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.distillation import consensus, digest, ensemble_divergence, mixed_teacher, teacher_attention
 from rayfed_ssl.objectives.moco import queue_contrast
+from tests.tensors import normal, rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
-
-
-def rows(*values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "distillation"), dtype=torch.float64)
 
 
 def test_digest_by_hand() -> None:

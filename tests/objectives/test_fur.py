@@ -10,23 +10,14 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.base import random_rows
 from rayfed_ssl.objectives.fur import log_map, sliced_wasserstein, sphere_uniformity
 from tests import reference
+from tests.tensors import normal, rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
-
-
-def rows(*values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "fur"), dtype=torch.float64)
 
 
 BASE, Z, S = rows((1, 0, 0)), rows((0, 1, 0), (0, 0, 1)), rows((0, 1, 0), (0, -1, 0))

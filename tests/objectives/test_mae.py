@@ -21,7 +21,6 @@ from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests import reference
 from tests.tiny import OWN
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 MODEL = ModelConfig.model_validate({"width": 0.1, "patch_decoder": {"dim": 8, "layers": 1, "heads": 2}})
 PATCH = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])

@@ -13,17 +13,9 @@ from rayfed_ssl.objectives import Memory
 from rayfed_ssl.objectives.base import Batch, random_rows
 from rayfed_ssl.objectives.moco import MoCo, MoCoConfig, enqueued, queue_contrast
 from tests import reference
+from tests.tensors import normal, rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
-
-
-def rows(*values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "moco"), dtype=torch.float64)
 
 
 class Linear:

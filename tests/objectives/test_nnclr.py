@@ -16,17 +16,9 @@ from rayfed_ssl.objectives.base import Batch
 from rayfed_ssl.objectives.nnclr import NNCLR, NNCLRConfig, nearest, neighbour_contrast
 from rayfed_ssl.objectives.simclr import info_nce
 from tests import reference
+from tests.tensors import normal, rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
-
-
-def rows(*values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "nnclr"), dtype=torch.float64)
 
 
 class Linear:

@@ -33,7 +33,6 @@ from rayfed_ssl.objectives.base import Batch
 from rayfed_ssl.objectives.rotation import rotations, turned
 from tests import reference
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 CLASSES, DIM, PROTOTYPES = 3, 5, 7
 MODEL = ModelConfig(projector=HeadConfig(dim=DIM), prototypes=PROTOTYPES)

@@ -5,23 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.base import kl_divergence
 from rayfed_ssl.objectives.relational import mean_target, relational
 from tests import reference
+from tests.tensors import normal, rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
-
-
-def rows(*values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "fedx"), dtype=torch.float64)
 
 
 def test_the_direction_of_the_divergence() -> None:

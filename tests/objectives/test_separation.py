@@ -5,17 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.separation import orthonormal, projector_distillation, scaling, separation, subspaces
+from tests.tensors import rows
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
-
-
-def rows(*values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 Z = rows((0.6, 0.8), (0.8, 0.6))

@@ -6,20 +6,14 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.simclr import info_nce, nt_xent
 from tests import reference
+from tests.tensors import normal
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 Z1 = torch.tensor([[1, 0], [0.6, 0.8]], dtype=torch.float64)
 Z2 = torch.tensor([[0.8, 0.6], [-0.6, 0.8]], dtype=torch.float64)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "simclr"), dtype=torch.float64)
 
 
 def test_the_three_losses_called_simclr() -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.objectives.spectral import (
     clip_norm,
     correlation,
@@ -21,8 +20,8 @@ from rayfed_ssl.objectives.spectral import (
     spectral_loss,
 )
 from tests import reference
+from tests.tensors import normal
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 F64 = torch.float64
 
@@ -31,10 +30,6 @@ W = torch.tensor([[1, 0.5], [0, 1]], dtype=F64)
 E = torch.tensor([0.5, 0], dtype=F64)
 CLIENTS = (torch.tensor([[1.0, 0], [1, 1]], dtype=F64), torch.tensor([[0.0, 1]], dtype=F64))
 SHARES = (2 / 3, 1 / 3)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "spectral"), dtype=F64)
 
 
 def all_pairs(x: Tensor) -> Tensor:

@@ -14,15 +14,11 @@ from rayfed_ssl.models import HeadConfig, ModelConfig, build_network
 from rayfed_ssl.objectives.base import Batch, Memory
 from rayfed_ssl.objectives.swav import SwAV, SwAVConfig, sinkhorn_codes, swapped_prediction
 from tests import reference
+from tests.tensors import normal
 
-torch.set_num_threads(1)
 close = torch.testing.assert_close
 S_A = torch.tensor([[0.10, 0], [0.10, 0.05]], dtype=torch.float64)
 S_B = S_A.flip(1)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed, "swav"), dtype=torch.float64)
 
 
 class Rows:

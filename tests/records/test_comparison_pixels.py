@@ -9,7 +9,7 @@ from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_runs, of_variants
 from rayfed_ssl.records.one_run import read_run
 from rayfed_ssl.records.tables import Commit, metrics_parts
-from tests.records.test_comparison import PIXELS, A, run_folder, three, two_rows
+from tests.records.run_folders import PIXELS, A, run_folder, three, two_rows
 
 
 def test_rows_below_raw_pixels_are_named(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rayfed_ssl.records.comparison_rows import _compared, of_variants
 from rayfed_ssl.records.image_pairs import DrawnInterval
 from rayfed_ssl.report import comparison as page
 from rayfed_ssl.terminal.comparison import _intervals, print_comparison, short_measures
-from tests.records.test_comparison import run_folder
+from tests.records.run_folders import run_folder
 
 ENDS = {"a": (0.50, 0.54, 0.55), "b": (0.60, 0.61, 0.66), "c": (0.49, 0.56, 0.54)}
 

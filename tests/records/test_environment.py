@@ -22,6 +22,7 @@ from rayfed_ssl.records.environment import (
     recorded,
     write_environment,
 )
+from tests.places import ROOT
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -88,7 +89,7 @@ def test_ray_is_looked_up_and_not_imported() -> None:
         "import sys; from rayfed_ssl.records.environment import RunFacts, environment; "
         "environment(RunFacts(device='cpu', threads=1, images='')); assert 'ray' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_the_revision_is_the_projects_own(tmp_path: Path) -> None:

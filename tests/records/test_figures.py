@@ -13,6 +13,7 @@ from PIL import Image
 
 from rayfed_ssl.records.figures import accuracy_against_trace, accuracy_curve, label_histogram, pixels, save_figure
 from rayfed_ssl.records.tables import METRICS, table
+from tests.places import ROOT
 
 
 def test_stacked_bars_have_the_counts_as_lengths() -> None:
@@ -137,4 +138,4 @@ def test_saved_and_drawn_figures_are_images(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_matplotlib_is_loaded_only_to_draw() -> None:
     code = "import sys, rayfed_ssl.simulation.loop; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -15,7 +15,7 @@ from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.gains import goal, never
 from rayfed_ssl.records.tables import METRICS, Commit, Metric, metrics_parts, table
 from rayfed_ssl.report.dispatch import report_of
-from tests.records.test_comparison import UNTRAINED, run_folder
+from tests.records.run_folders import UNTRAINED, run_folder
 
 SENT = ((10, 0), (20, 5), (30, 0), (40, 0))
 CLOCK = (3600.0, 7200.0, 10800.0, 14400.0)

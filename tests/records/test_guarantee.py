@@ -12,8 +12,8 @@ from rayfed_ssl.records.comparison_files import markdown, write
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.guarantee import Guarantee, guarantee
 from rayfed_ssl.report.dispatch import report_of
-from tests.records.test_comparison import run_folder
-from tests.report.test_page import Parsed
+from tests.records.run_folders import run_folder
+from tests.report.parsed import Parsed
 
 
 def test_the_largest_of_clients_counts_and_one_without_leaves_none() -> None:

@@ -45,7 +45,7 @@ from rayfed_ssl.records.outcomes import FILE, ImageShares, write_outcomes
 from rayfed_ssl.records.seed_image_intervals import half_width
 from rayfed_ssl.report import comparison as page
 from rayfed_ssl.report.comparison_verdict import against
-from tests.records.test_comparison import run_folder
+from tests.records.run_folders import run_folder
 
 IMAGES = 200
 LABELS = np.arange(IMAGES) % 4

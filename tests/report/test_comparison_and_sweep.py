@@ -21,7 +21,7 @@ from rayfed_ssl.report.comparison_verdict import against
 from rayfed_ssl.report.dispatch import report_of
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 from tests.report.conftest import told
-from tests.report.test_page import Parsed
+from tests.report.parsed import Parsed
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +23,9 @@ from rayfed_ssl.report.folder import read
 from rayfed_ssl.report.formats import percent
 from rayfed_ssl.report.style import Studio, inline
 from tests.report.conftest import told
+from tests.report.parsed import Parsed
 
 Copy = Callable[..., Path]
-
-
-class Parsed(HTMLParser):
-    """Tags with their attributes, the values of ``data`` elements, and the text."""
-
-    def __init__(self, page: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(page.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.text).split())
 
 
 def test_every_number_is_that_of_the_summary(fedfoa: Path) -> None:

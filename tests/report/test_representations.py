@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
@@ -133,7 +132,6 @@ def test_a_look_has_the_features_of_the_run_before_and_after(bare: Path) -> None
     assert (seen.encoder, seen.split, len(seen.labels)) == ("global", "test", 60)
     assert not np.allclose(seen.features, seen.before)
     np.testing.assert_array_equal(seen.pixels, federation.dataset.test.pixels)
-    torch.set_num_threads(1)
 
 
 def test_who_holds_what_is_counted_from_the_partition(bare: Path) -> None:

@@ -28,11 +28,12 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records import hparams
 from rayfed_ssl.records.settings_table import flat, markdown
 from rayfed_ssl.report.representations import look
+from tests.places import ROOT
 from tests.tune.sweeps import RUN
 from tune.comparison import run_comparison
 from tune.variants import from_methods
 
-DOCS = Path(__file__).resolve().parents[2] / "docs/tensorboard.md"
+DOCS = ROOT / "docs/tensorboard.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (\w+) \|", re.MULTILINE)
 KINDS = {"scalars": "Scalars", "images": "Images", "text": "Text"}
 CONDITIONAL = {

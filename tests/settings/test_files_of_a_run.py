@@ -8,6 +8,7 @@ from typing import Any
 from rayfed_ssl.config import RunConfig, build
 from rayfed_ssl.settings.keys import keys
 from rayfed_ssl.simulation.resuming import places
+from tests.dotted import dotted
 from tests.tiny import tiny
 
 NAMED: dict[str, Any] = {
@@ -21,7 +22,7 @@ NAMED: dict[str, Any] = {
 
 
 def config(**changes: object) -> RunConfig:
-    given = {**NAMED, **{key.replace("__", "."): value for key, value in changes.items()}}
+    given = {**NAMED, **dotted(**changes)}
     return build(tiny("fedsimclr").model_dump(mode="json"), given, origin="a test")
 
 

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.cli import main
 from rayfed_ssl.settings import files as configfile
+from tests.places import ROOT
 from tests.tiny import run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
 from tune import files as sweep_files
@@ -22,7 +23,7 @@ from tune.blocks import Dimension
 from tune.config import SweepConfig, draw
 from tune.files import load
 
-SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs" / "tune").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "configs" / "tune").glob("*.yaml"))
 
 
 def test_a_grid_is_the_product_with_the_last_key_fastest(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from rayfed_ssl.data.decoding.decode import decode, decode_opened
 from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.squares import Fit
 from rayfed_ssl.data.images import BadImage, Payload
-from tests.data.decoding.test_decode import banded, file_of
+from tests.data.bands import scaled
+from tests.data.encoded import banded
+from tests.data.files import file_of
 
 SIDE = 12
 BILINEAR = Image.Resampling.BILINEAR
@@ -37,10 +39,6 @@ def cropped(band: np.ndarray) -> np.ndarray:
     left, top = (width - side) / 2, (height - side) / 2
     image = Image.fromarray(np.ascontiguousarray(band))
     return np.asarray(image.resize((SIDE, SIDE), BILINEAR, box=(left, top, left + side, top + side)))
-
-
-def scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    return np.rint((values.astype(float).clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------

@@ -14,15 +14,11 @@ from PIL import Image, ImageOps, TiffImagePlugin
 from rayfed_ssl.data.decoding.decode import decode, decode_opened
 from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
+from tests.data.encoded import banded, high_bit_depth_colour
+from tests.data.files import file_of
 
 RAMP = np.tile(np.arange(4096, dtype=np.uint16).reshape(64, 64), (1, 1))  # what a 12-bit camera writes
 FORM = ImageForm(64)
-
-
-def file_of(pixels: np.ndarray, kind: str, **options) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind, **options)
-    return file.getvalue()
 
 
 def by_hand(values: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -179,19 +175,6 @@ def test_an_image_of_one_value_is_kept_as_the_smallest_value_of_any_image(kind, 
     assert set(decode(file_of(values, "TIFF", tiffinfo=tags), FORM).pixels.ravel()) == {255}
 
 
-def high_bit_depth_colour() -> bytes:
-    """A 16-bit RGB PNG, which Pillow reads and does not write: 2 x 2 pixels of 0x1234."""
-    import struct
-    import zlib
-
-    def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    rows = (b"\0" + b"\x12\x34" * 6) * 2
-    header = struct.pack(">IIBBBBB", 2, 2, 16, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
 def test_colour_of_sixteen_bits_needs_a_range():
     with pytest.raises(BadImage, match=r"16 bits per channel in mode RGB.*data\.range=percentiles, or .*\[0,65535\]"):
         decode(high_bit_depth_colour(), ImageForm(8))
@@ -259,32 +242,6 @@ def test_bytes_choose_no_other_decoder(kind):
 def test_the_formats_we_mean_open(kind):
     payload = file_of(np.full((16, 16, 3), 100, np.uint8), kind)
     assert np.abs(decode(payload, ImageForm(8)).pixels.astype(int) - 100).max() <= 2
-
-
-def banded(
-    bands: int, bits: int, photometric: int, extra: int | None = None, big: bool = False, kind: int | None = None
-) -> bytes:
-    """A little-endian TIFF of 8 x 8 pixels in one strip, by the specification: the value of each byte is its place in
-    its pixel. ``extra``: what the bands after the colours are; ``kind``: the SampleFormat."""
-    pixel = bytes(range(bands * bits // 8))
-    data = pixel * 64
-    colours = 3 if photometric == 2 else 1
-    tags = {256: [8], 257: [8], 258: [bits] * bands, 259: [1], 262: [photometric], 273: [0], 277: [bands], 278: [8]}
-    tags |= {279: [len(data)]} | ({} if extra is None else {338: [extra] * (bands - colours)})
-    tags |= {} if kind is None else {339: [kind] * bands}
-    count, offset, room = ("Q", "Q", 8) if big else ("H", "I", 4)
-    start = 16 if big else 8
-    end = start + struct.calcsize(f"<{count}") + len(tags) * (20 if big else 12) + struct.calcsize(f"<{offset}")
-    beyond, entries = b"", b""
-    for tag, values in tags.items():
-        raw = struct.pack(f"<{len(values)}H", *values)
-        if len(raw) > room:
-            beyond, raw = beyond + raw, struct.pack(f"<{offset}", end + len(beyond))
-        entries += struct.pack(f"<HH{offset}", tag, 3, len(values)) + raw.ljust(room, b"\0")
-    place = struct.pack(f"<HH{offset}", 273, 3, 1)
-    entries = entries.replace(place + bytes(room), place + struct.pack("<H", end + len(beyond)).ljust(room, b"\0"))
-    header = struct.pack("<2sHHHQ", b"II", 43, 8, 0, 16) if big else struct.pack("<2sHI", b"II", 42, 8)
-    return header + struct.pack(f"<{count}", len(tags)) + entries + struct.pack(f"<{offset}", 0) + beyond + data
 
 
 @pytest.mark.parametrize("big", [False, True])

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import io
 import struct
-import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from PIL import Image
 from rayfed_ssl.data.decoding.decode import decode, decode_opened, high_bit_depth_values
 from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
+from tests.data.encoded import png16, tiff
 from tests.data.scans import encoded, scan
 
 SIDE = 12
@@ -26,27 +25,6 @@ RANGE = (700.0, 3000.0)
 def colours(channels: int = 3, side: int = SIDE, high: int = 4096) -> np.ndarray:
     """What a 12-bit camera writes."""
     return np.random.default_rng(channels).integers(0, high, (side, side, channels)).astype(np.uint16)
-
-
-def png16(values: np.ndarray, *extra: bytes) -> bytes:
-    """A PNG (ISO 15948) of uint16 (H, W, C), C = 2, 3 or 4; ``extra`` chunks stand before or, of eXIf, behind it."""
-
-    def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    height, width, channels = values.shape
-    header = struct.pack(">IIBBBBB", width, height, 16, {2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    before, behind = ([chunk(part[:4], part[4:]) for part in extra if (part[:4] == b"eXIf") == late] for late in (0, 1))
-    parts = (chunk(b"IHDR", header), *before, chunk(b"IDAT", zlib.compress(rows)), *behind, chunk(b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
-def tiff(values: np.ndarray, **how: Any) -> bytes:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
-    file = io.BytesIO()
-    tifffile.imwrite(file, values, **{"photometric": "rgb", **how})
-    return file.getvalue()
 
 
 def scaled(values: np.ndarray, low: float = RANGE[0], high: float = RANGE[1]) -> np.ndarray:

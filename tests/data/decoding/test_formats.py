@@ -18,7 +18,7 @@ from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.pixels import cache_names
 from rayfed_ssl.data.readers import walking
-from tests.data.files import fetch, pictures, png, put, refused, write_parquet
+from tests.data.files import fetch, file_of, pictures, png, put, refused, write_parquet
 
 KINDS = [("AVIF", ".avif", "avif"), ("JPEG2000", ".jp2", "jpg_2000"), ("JPEG2000", ".JPX", "jpg_2000")]
 
@@ -32,7 +32,7 @@ def needs(feature: str) -> None:
 def test_they_are_read_in_folders_and_in_parquet(tmp_path: Path, kind: str, suffix: str, feature: str) -> None:
     needs(feature)
     images = pictures(4)
-    encoded = [png(image, kind) for image in images]
+    encoded = [file_of(image, kind) for image in images]
     for split in ("train", "test"):
         for number, content in enumerate(encoded):
             path = tmp_path / f"folder/{split}/{number % 2}/{number}{suffix}"
@@ -101,9 +101,9 @@ def test_colours_of_more_than_eight_bits_need_their_range_said_as_in_png() -> No
 @pytest.mark.parametrize(("kind", "suffix", "feature"), KINDS[:2])
 def test_where_pillow_lacks_a_decoder_one_line_says_so(tmp_path: Path, monkeypatch, kind, suffix, feature) -> None:
     needs(feature)
-    write_parquet(tmp_path / "a.parquet", [png(pictures(1)[0], kind)] * 5, [0] * 5)
+    write_parquet(tmp_path / "a.parquet", [file_of(pictures(1)[0], kind)] * 5, [0] * 5)
     put(tmp_path / "folder", {f"a/{n}.png": image for n, image in enumerate(pictures(5))})
-    (tmp_path / f"folder/a/x{suffix}").write_bytes(png(pictures(1)[0], kind))
+    (tmp_path / f"folder/a/x{suffix}").write_bytes(file_of(pictures(1)[0], kind))
     kept = tuple(name for name in formats.FORMATS if name != kind)
     for module in (formats, decoding):
         monkeypatch.setattr(module, "FORMATS", kept)

@@ -16,7 +16,7 @@ from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.sources import SourceConfig
-from tests.data.readers.test_source_bands import percentiles, scaled
+from tests.data.bands import percentiles, scaled
 
 SIDE, LOW, HIGH = 16, 100.0, 2000.0
 MISSING = -9999.0

@@ -33,6 +33,7 @@ from rayfed_ssl.data.images import BadImage, Listing
 from rayfed_ssl.data.pixels.store import BadStore, cached, default_cache, read
 from rayfed_ssl.data.readers import walking
 from rayfed_ssl.data.source_notes import HeldOut
+from tests.data.files import file_of, png
 
 PLENTY = 10**7
 
@@ -45,12 +46,6 @@ def photo(width: int, height: int, seed: int = 0) -> np.ndarray:
     """A smooth picture, as photographs are: JPEG and resizing keep it close to itself."""
     small = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
-
-
-def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
-    return file.getvalue()
 
 
 def listing(payloads, labels=None, clients=None) -> Listing:
@@ -71,7 +66,7 @@ def store(path: Path, split: Listing, size: int = 16, skip_bad: bool = False):
 def test_pixels_labels_and_clients_come_back(tmp_path):
     pixels = [photo(16, 16, seed) for seed in range(700)]  # several blocks
     clients = np.arange(700) % 2
-    stored = store(tmp_path / "s.arrow", listing([encoded(p) for p in pixels], clients=clients))
+    stored = store(tmp_path / "s.arrow", listing([png(p) for p in pixels], clients=clients))
     assert np.array_equal(stored.images.pixels, np.stack(pixels))
     assert np.array_equal(stored.images.labels, np.arange(700) % 3)
     assert np.array_equal(stored.images.clients, clients)
@@ -88,7 +83,7 @@ def test_a_digest_is_the_one_that_runs_have_recorded(tmp_path):
         np.array([0, 1, 1, -1]),
         np.array([0, 0, 2, 1]),
     )
-    split = replace(listing([encoded(p) for p in images], clients=clients), groups=groups)
+    split = replace(listing([png(p) for p in images], clients=clients), groups=groups)
     names = json.dumps({"class_names": ["a", "b", "c"], "group_names": ["x", "y"]}).encode()
     whole = b"".join(
         [*(p.tobytes() for p in images), split.labels.tobytes(), clients.tobytes(), names, groups.tobytes()]
@@ -106,7 +101,7 @@ def test_a_cache_that_cannot_be_locked_is_refused_and_holds_nothing(tmp_path, mo
     with pytest.raises(
         UserError, match=r"cache .*: cannot be written or locked \(.*Operation not supported\); set RAYFED"
     ):
-        store(tmp_path / "s.arrow", listing([encoded(photo(16, 16))]))
+        store(tmp_path / "s.arrow", listing([png(photo(16, 16))]))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -118,7 +113,7 @@ def test_what_several_want_at_once_is_decoded_once_and_no_lock_stays(tmp_path):
         with guard:
             listed.append(1)
         time.sleep(0.2)
-        return listing([encoded(photo(16, 16, seed)) for seed in range(30)])
+        return listing([png(photo(16, 16, seed)) for seed in range(30)])
 
     with ThreadPoolExecutor(6) as pool:
         made = [pool.submit(cached, tmp_path / "s.arrow", split, ImageForm(16), False) for _ in range(6)]
@@ -130,7 +125,7 @@ def test_what_several_want_at_once_is_decoded_once_and_no_lock_stays(tmp_path):
 def test_warnings_of_pillow_are_off_and_those_of_others_are_not(monkeypatch):
     """Between two blocks, while further images are decoded, and afterwards."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)
-    image = encoded(photo(16, 16))
+    image = png(photo(16, 16))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         decode(image, 16, PLENTY)
@@ -145,7 +140,7 @@ def test_warnings_of_pillow_are_off_and_those_of_others_are_not(monkeypatch):
 @pytest.mark.parametrize("module", [bit_depth, dicom, dicom_codecs, dicom_heads], ids=lambda module: module.__name__)
 def test_warnings_of_what_we_decode_ourselves_are_off_and_those_of_our_other_modules_are_not(module):
     """As Python records them: by the name of the module whose line computed an odd value."""
-    image = encoded(photo(16, 16))
+    image = png(photo(16, 16))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in decoded_blocks(iter([(0, image)]), ImageForm(16)):
@@ -157,7 +152,7 @@ def test_warnings_of_what_we_decode_ourselves_are_off_and_those_of_our_other_mod
 def test_warnings_of_pillow_are_on_again_when_nobody_decodes(monkeypatch):
     """Also where two decode at a time, and where one is left in the middle; filters set meanwhile stay."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)
-    image = encoded(photo(16, 16))
+    image = png(photo(16, 16))
 
     def decoding():
         return decoded_blocks(iter([(row, image) for row in range(20)]), ImageForm(16), size=5)
@@ -181,7 +176,7 @@ def test_warnings_of_pillow_are_on_again_when_nobody_decodes(monkeypatch):
 
 
 def test_a_store_is_on_the_disk_before_it_gets_its_name(tmp_path, named):
-    store(tmp_path / "s.arrow", listing([encoded(photo(16, 16))]))
+    store(tmp_path / "s.arrow", listing([png(photo(16, 16))]))
     assert named == ["s.arrow"]
 
 
@@ -209,7 +204,7 @@ def test_the_second_call_decodes_nothing_and_equal_content_has_equal_digests(tmp
         raise AssertionError("listed again")
 
     again = cached(tmp_path / "s.arrow", never, ImageForm(16), False)
-    elsewhere = store(tmp_path / "deeper" / "t.arrow", listing([encoded(photo(16, 16))] * 3))
+    elsewhere = store(tmp_path / "deeper" / "t.arrow", listing([png(photo(16, 16))] * 3))
     relabelled = store(tmp_path / "u.arrow", listing([photo(16, 16)] * 3, labels=[0, 0, 0]))
     assert first.digest == again.digest == elsewhere.digest
     assert relabelled.digest != first.digest
@@ -218,15 +213,15 @@ def test_the_second_call_decodes_nothing_and_equal_content_has_equal_digests(tmp
 def test_decode_is_short_side_to_size_then_centre_crop_with_antialiasing():
     wide, tall = photo(90, 60), photo(60, 90)
     shrunk = np.asarray(Image.fromarray(wide).resize((30, 20), Image.Resampling.BILINEAR))
-    assert np.array_equal(decode(encoded(wide), 20, PLENTY), shrunk[:, 5:25])
+    assert np.array_equal(decode(png(wide), 20, PLENTY), shrunk[:, 5:25])
     shrunk = np.asarray(Image.fromarray(tall).resize((20, 30), Image.Resampling.BILINEAR))
-    assert np.array_equal(decode(encoded(tall), 20, PLENTY), shrunk[5:25])
+    assert np.array_equal(decode(png(tall), 20, PLENTY), shrunk[5:25])
     checker = (np.indices((64, 64)).sum(axis=0) % 2 * 255).astype(np.uint8)
-    assert np.abs(decode(encoded(checker), 8, PLENTY).astype(int) - 127).max() < 12  # averaged, not sampled
+    assert np.abs(decode(png(checker), 8, PLENTY).astype(int) - 127).max() < 12  # averaged, not sampled
 
 
 def test_decode_of_large_jpegs_stays_close_to_full_decoding():
-    large = encoded(photo(640, 480), "JPEG")
+    large = file_of(photo(640, 480), "JPEG")
     full = (
         Image.open(io.BytesIO(large)).convert("RGB").crop((80, 0, 560, 480)).resize((32, 32), Image.Resampling.BILINEAR)
     )
@@ -237,10 +232,10 @@ def test_decode_brings_every_mode_to_rgb(tmp_path):
     grey = photo(12, 12)[..., 0]
     expected = np.repeat(grey[..., None], 3, axis=2)
     assert np.array_equal(decode(grey, 12, PLENTY), expected)
-    assert np.array_equal(decode(encoded(grey), 12, PLENTY), expected)
+    assert np.array_equal(decode(png(grey), 12, PLENTY), expected)
     with_alpha = np.dstack([photo(12, 12), grey])
     on_black = photo(12, 12) * (grey[..., None] / 255)
-    assert np.abs(decode(encoded(with_alpha), 12, PLENTY) - on_black).max() <= 1
+    assert np.abs(decode(png(with_alpha), 12, PLENTY) - on_black).max() <= 1
     path = tmp_path / "palette.gif"
     Image.fromarray(expected).quantize(256).save(path)
     assert np.abs(decode(path, 12, PLENTY).astype(int) - expected).max() <= 8
@@ -249,12 +244,12 @@ def test_decode_brings_every_mode_to_rgb(tmp_path):
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (encoded(photo(64, 64), "JPEG")[:-200], "truncated"),
-        (encoded(photo(64, 64))[:-200], "truncated|unrecognized"),
+        (file_of(photo(64, 64), "JPEG")[:-200], "truncated"),
+        (png(photo(64, 64))[:-200], "truncated|unrecognized"),
         (b"not an image", "no image of a format that is read"),
         (None, "no image bytes"),
         (Path("/no/such/file.jpg"), "No such file"),
-        (encoded(np.zeros((400, 300), np.uint8)), "300x400 pixels, more than max_pixels=100000"),
+        (png(np.zeros((400, 300), np.uint8)), "300x400 pixels, more than max_pixels=100000"),
     ],
     ids=["jpeg", "png", "text", "null", "absent", "gigantic"],
 )
@@ -276,7 +271,7 @@ def test_bad_images_fail_by_name_or_are_skipped_and_counted(tmp_path, payload, r
 
 
 def test_a_decompression_bomb_is_refused_before_its_pixels_are_read():
-    header = bytearray(encoded(np.zeros((8, 8), np.uint8)))
+    header = bytearray(png(np.zeros((8, 8), np.uint8)))
     header[16:24] = (60_000).to_bytes(4, "big") * 2  # width and height in IHDR; the checksum is then wrong too
     import zlib
 

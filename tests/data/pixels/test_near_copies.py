@@ -19,7 +19,6 @@ from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels import near_copies as near
 from rayfed_ssl.data.pixels.near_copies import kept_near_copies, near_copies
 from rayfed_ssl.data.sources import SourceConfig
-from tests.data.files import SHARED
 
 SCENES, FRAMES = 12, 10
 
@@ -135,10 +134,9 @@ def test_digits_and_images_of_almost_no_contrast_are_no_alarm() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared image files are absent")
 @pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
-def test_data_sets_of_single_images_have_no_note(tmp_path: Path, name: str) -> None:
-    data = load(SourceConfig(path=SHARED / name, limit=5000, test_limit=1000), tmp_path)
+def test_data_sets_of_single_images_have_no_note(shared_data: Path, tmp_path: Path, name: str) -> None:
+    data = load(SourceConfig(path=shared_data / name, limit=5000, test_limit=1000), tmp_path)
     alike = found(data.train.pixels, data.test.pixels)
     assert len(alike.pairs) <= 2
     assert not any("almost equal" in note for note in texts(data.notes))

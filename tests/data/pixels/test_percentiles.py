@@ -19,8 +19,7 @@ from rayfed_ssl.data.images import BadImage, Dataset, Listing
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.percentiles import Counts, ordered, percentile_range, unordered
 from rayfed_ssl.data.sources import SourceConfig
-from tests.data.decoding.test_decode import high_bit_depth_colour
-from tests.data.decoding.test_deep_colours import png16, tiff
+from tests.data.encoded import high_bit_depth_colour, png16, tiff
 from tests.data.files import fetch, png, refused
 from tests.data.scans import save, scan
 

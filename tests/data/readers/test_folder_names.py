@@ -19,7 +19,7 @@ from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.federated.federation import load_federation
-from tests.data.readers.test_own_columns import read, write
+from tests.data.columns import read, write
 
 ONE, TWO = (unicodedata.normalize(form, "Gänse") for form in ("NFC", "NFD"))
 HERE, THERE = (unicodedata.normalize(form, "Köln") for form in ("NFC", "NFD"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -14,36 +13,13 @@ from PIL import Image
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import catalogued
-from rayfed_ssl.data.images import Dataset
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.partition import Natural, partition
 from rayfed_ssl.data.partition_base import NaturalClients
 from rayfed_ssl.data.readers.column_values import count_likely_labels
 from rayfed_ssl.data.readers.columns import OF_LABELS
 from rayfed_ssl.data.sources import SourceConfig
-
-SIZE = 8
-
-
-def write(path: Path, **columns: object) -> None:
-    """A Parquet file of different images with these columns."""
-    count = len(next(iter(columns.values())))  # type: ignore[arg-type]
-    images = []
-    for pixels in np.random.default_rng(0).integers(0, 256, (count, SIZE, SIZE, 3), dtype=np.uint8):
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        images.append(file.getvalue())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"image": images, **columns}), path)
-
-
-def config(path: Path, **columns: str | bool) -> SourceConfig:
-    return SourceConfig.model_validate({"name": "parquet", "path": path, "image_size": SIZE, "columns": columns})
-
-
-def read(path: Path, **columns: str | bool) -> Dataset:
-    return load(config(path, **columns), path.parent / "cache")
-
+from tests.data.columns import SIZE, config, read, write
 
 TEXTS = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
 

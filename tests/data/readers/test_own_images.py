@@ -19,7 +19,7 @@ from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.store import Undecodable
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.models.transform import Transform
-from tests.data.decoding.test_decode import banded
+from tests.data.encoded import banded
 
 SIZE = 16
 

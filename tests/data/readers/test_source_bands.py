@@ -13,24 +13,10 @@ from PIL import Image
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import build
-from rayfed_ssl.data.images import Dataset
-from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.pixels.near_copies import near_copies
-from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import BASE
-
-SIZE = 16
-
-
-def bands(count: int, channels: int = 5, high: int = 256, seed: int = 0) -> np.ndarray:
-    kind = np.uint8 if high == 256 else np.uint16
-    return np.random.default_rng(seed).integers(0, high, (count, SIZE, SIZE, channels)).astype(kind)
-
-
-def read(path: Path, cache: str = "cache", **keys: Any) -> Dataset:
-    config = {"name": "arrays", "path": path, "image_size": SIZE, "channels": 5, **keys}
-    return load(SourceConfig.model_validate(config), path.parent / cache)
+from tests.data.bands import SIZE, bands, percentiles, read, saved, scaled
 
 
 def refused(match: str, path: Path, **keys: Any) -> None:
@@ -38,21 +24,6 @@ def refused(match: str, path: Path, **keys: Any) -> None:
         read(path, **keys)
     assert "\n" not in str(error.value)
     assert not list((path.parent / "cache").glob("*"))
-
-
-def saved(path: Path, **arrays: Any) -> Path:
-    np.savez(path, **arrays)
-    return path
-
-
-def percentiles(values: np.ndarray) -> list[float]:
-    """The smallest values that 0.5% and 99.5% of all do not exceed."""
-    ordered = np.sort(values.ravel())
-    return [float(ordered[int(np.ceil(share * len(ordered) / 1000)) - 1]) for share in (5, 995)]
-
-
-def scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    return np.rint((values.astype(float).clip(low, high) - low) * (255 / (high - low))).astype(np.uint8)
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import BASE
-from tests.data.readers.test_source_bands import SIZE, bands, percentiles, read, saved, scaled
+from tests.data.bands import SIZE, bands, percentiles, read, saved, scaled
 
 RGB = [4, 3, 2]
 

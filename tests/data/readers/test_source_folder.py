@@ -16,7 +16,7 @@ from torchvision import datasets
 from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.readers.folders.images import every_image
-from tests.data.files import fetch, pictures, png, put, refused, training_images, tree_of, write_parquet
+from tests.data.files import fetch, file_of, pictures, put, refused, training_images, tree_of, write_parquet
 
 
 def test_folders_of_classes(tmp_path):
@@ -654,7 +654,7 @@ def test_folder_errors_name_the_folder(tmp_path):
     way_out = r"test holds the class dog, which .*train/ has cat; take it out of test/, or put images of it into train/"
     refused(way_out, tmp_path, "imagefolder")
     (tmp_path / "test/dog").rename(tmp_path / "test/cat")
-    (tmp_path / "train/cat/bad.jpg").write_bytes(png(pictures(1, 64)[0], "JPEG")[:-300])
+    (tmp_path / "train/cat/bad.jpg").write_bytes(file_of(pictures(1, 64)[0], "JPEG")[:-300])
     refused(r"data\.on_bad_image: .*train/cat/bad\.jpg cannot be decoded .*truncated", tmp_path, "imagefolder")
     (tmp_path / "train/cat/bad.jpg").unlink()
     put(tmp_path, {"train/cat/big.png": np.zeros((40, 30), np.uint8)})

@@ -16,9 +16,9 @@ from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.sources import SourceConfig
 from tests.data.files import (
     HUGGING_FACE,
-    SHARED,
     TEXT_TYPES,
     fetch,
+    file_of,
     pictures,
     png,
     put,
@@ -121,7 +121,7 @@ def test_a_single_parquet_file_gives_a_fixed_fifth_per_class_to_test(tmp_path):
 
 
 def test_parquet_rows_that_cannot_be_decoded(tmp_path):
-    rows = [*pictures(9), png(pictures(1, 64)[0], "JPEG")[:-300], None, *pictures(3, seed=2)]
+    rows = [*pictures(9), file_of(pictures(1, 64)[0], "JPEG")[:-300], None, *pictures(3, seed=2)]
     write_parquet(tmp_path / "train.parquet", rows, [0] * 14)
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(
@@ -376,9 +376,8 @@ def test_deep_images_say_how_they_were_scaled(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared image files are absent")
-def test_real_cifar10(tmp_path):
-    data = load(SourceConfig(path=SHARED / "cifar10", limit=6000, test_limit=500), tmp_path)
+def test_real_cifar10(shared_data, tmp_path):
+    data = load(SourceConfig(path=shared_data / "cifar10", limit=6000, test_limit=500), tmp_path)
     assert data.train.pixels.shape == (6000, 32, 32, 3)
     assert data.test.pixels.shape == (500, 32, 32, 3)
     counts = np.bincount(data.train.labels[:5000])
@@ -386,7 +385,7 @@ def test_real_cifar10(tmp_path):
     assert data.train.class_names[:4] == ("airplane", "automobile", "bird", "cat")
     scaled = data.train.pixels.reshape(-1, 3).mean(axis=0) / 255
     assert scaled == pytest.approx([0.4913, 0.4821, 0.4465], abs=0.01)  # the README's means of all 50,000
-    rows = pq.read_table(SHARED / "cifar10" / "train.parquet").slice(5990, 3).to_pylist()
+    rows = pq.read_table(shared_data / "cifar10" / "train.parquet").slice(5990, 3).to_pylist()
     for offset, row in enumerate(rows):
         expected = np.asarray(Image.open(io.BytesIO(row["img"]["bytes"])).convert("RGB"))
         assert np.array_equal(data.train.pixels[5990 + offset], expected)
