@@ -580,6 +580,22 @@ def test_an_encoder_that_is_not_better_than_untrained_comes_with_what_to_try(las
     assert (told in text.getvalue()) == advised
 
 
+@pytest.mark.parametrize(("images", "last", "advised"), [(40, 0.6, True), (4000, 0.51, False), (40, 0.1, False)])
+def test_where_few_test_images_cannot_tell_apart_more_of_them_are_advised(
+    images: int, last: float, advised: bool
+) -> None:
+    """Ten points more are within the interval of 40 images, 40 points less are beyond it."""
+    text = io.StringIO()
+    summary = {
+        "accuracy": {"knn": last}, "untrained": {"knn": 0.5}, "pixels": {}, "best": {},
+        "evaluation": {"test_images": images}, "rounds": 9,
+        "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0,
+    }  # fmt: skip
+    conclude(Console(file=text, width=120), summary, "runs/demo")
+    assert ("try next      more labelled test images, as 40 can show" in text.getvalue()) == advised
+    assert 'other views ("Which views?" in docs/data.md)' in text.getvalue()
+
+
 @pytest.mark.parametrize(
     ("pixels", "advised"),
     [

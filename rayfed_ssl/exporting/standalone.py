@@ -64,14 +64,14 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     if channels not in (1, 3) or config["input"].get("bands"):
         return _square_of_bands(image, config)
     mode = "L" if channels == 1 else "RGB"
-    image = _reduced(image, mode, 2 * side)
+    image, box = _reduced(image, mode, 2 * side)
     value_range = config["input"].get("range_of_deep_images")
     _refuse_high_bit_depth_colour(image, value_range)
     white_is_zero = getattr(image, "tag_v2", {}).get(262) == 0  # TIFF 6.0, section 4
     image = _to_eight_bits(_upright(image), value_range, white_is_zero=white_is_zero)
     image = _laid_on(image, config["input"].get("background", "black")).convert(mode)
     if image.size != (side, side):
-        image = _fitted(image, side, config["input"].get("fit", "crop"))
+        image = _fitted(image, side, config["input"].get("fit", "crop"), box)
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(side, side, channels)
 
 
@@ -133,38 +133,47 @@ def _scaled(values: Tensor, low: float, high: float, called: str) -> Tensor:
     return ((values.clamp(low, high) - low) * step).round().to(torch.uint8)
 
 
-def _fitted(image: Any, side: int, fit: str) -> Any:
-    """The image as a square: its central square ("crop"), all of it stretched ("stretch"), or all of it in the middle
-    of a black square ("pad").
+def _fitted(image: Any, side: int, fit: str, box: tuple[float, ...] | None = None) -> Any:
+    """The image, or the part of it in ``box``, as a square: its central square ("crop"), all of it stretched
+    ("stretch"), or all of it in the middle of a black square ("pad").
     """
-    bilinear, (width, height) = 2, image.size
+    bilinear, (left, top, right, bottom) = 2, box or (0, 0, *image.size)
+    width, height = right - left, bottom - top
     if fit == "crop":
         short = min(width, height)
-        left, top = (width - short) / 2, (height - short) / 2
+        left, top = left + (width - short) / 2, top + (height - short) / 2
         return image.resize((side, side), bilinear, box=(left, top, left + short, top + short))
     if fit == "stretch":
-        return image.resize((side, side), bilinear)
+        return image.resize((side, side), bilinear, box=box)
     across, down = (side, round(height / width * side)) if width > height else (round(width / height * side), side)
-    resized = image.resize((max(across, 1), max(down, 1)), bilinear)
+    resized = image.resize((max(across, 1), max(down, 1)), bilinear, box=box)
     square = resized.crop((0, 0, side, side))
     square.paste(0 if image.mode == "L" else (0, 0, 0), (0, 0, side, side))
     square.paste(resized, (round((side - resized.width) / 2), round((side - resized.height) / 2)))
     return square
 
 
-def _reduced(image: Any, mode: str, side: int) -> Any:
+def _reduced(image: Any, mode: str, side: int) -> tuple[Any, tuple[float, ...] | None]:
     """A file, or an opened JPEG that is not read yet, opened anew so that a JPEG is read at a smaller scale, at least
-    ``side``. Any other image is returned as it is.
+    ``side``; and where the upright image lies in its pixels, of which the last may lie in it in part. Any other image
+    is returned as it is.
     """
     path = image if isinstance(image, (str, Path)) else getattr(image, "filename", "")
     unread = getattr(image, "tile", None) and getattr(image, "format", None) in ("JPEG", "MPO")
     if not path or not (path is image or unread):
-        return image
+        return image, None
     from PIL import Image
 
     opened = Image.open(path)
-    opened.draft(mode, (side, side))
-    return opened
+    drafted = opened.draft(mode, (side, side))
+    if drafted is None:
+        return opened, None
+    (width, height), (across, down) = opened.size, drafted[1][2:]
+    turn = UPRIGHT.get(_orientation(opened))
+    if turn in (2, 4, 5, 6):  # a quarter turn or a transposition
+        width, height, across, down = height, width, down, across
+    left, top = width - across if turn in (0, 3, 4, 6) else 0, height - down if turn in (1, 2, 3, 6) else 0
+    return opened, (left, top, left + across, top + down)
 
 
 def _refuse_high_bit_depth_colour(image: Any, value_range: list[float] | None) -> None:
@@ -190,11 +199,16 @@ def _is_high_bit_depth(image: Any) -> bool:
 def _upright(image: Any) -> Any:
     """The image turned as its EXIF orientation says. Pillow itself turns a TIFF when it reads the pixels."""
     image.load()
-    try:
-        turn = UPRIGHT.get(image.getexif().get(0x0112, 1))
-    except Exception:  # damaged tags raise anything; the pixels are whole
-        return image
+    turn = UPRIGHT.get(_orientation(image))
     return image if turn is None else image.transpose(turn)
+
+
+def _orientation(image: Any) -> Any:
+    """The orientation in an image's EXIF; 1, upright, if it has none."""
+    try:
+        return image.getexif().get(0x0112, 1)
+    except Exception:  # damaged tags raise anything; the pixels are whole
+        return 1
 
 
 def _laid_on(image: Any, background: str) -> Any:

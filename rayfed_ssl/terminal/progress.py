@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.base.text import amount, fraction, printable
+from rayfed_ssl.records.significance import APART
 from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import how_many, span
@@ -30,6 +31,8 @@ TRY_NEXT = 'other views ("Which views?" in docs/data.md), more rounds, more step
 """The advice for an encoder that is not better than the untrained one, or worse than raw pixels by most measures."""
 OTHER_CLASSES = "test images of other classes, too: all that were measured are of one"
 NEARLY_ALL = 0.99
+FEW_TEST_IMAGES = 100  # with fewer, an interval of a difference is often wider than ten points to either side
+MORE_TEST_IMAGES = "more labelled test images, as {count} can show a large difference only; then {then}"
 NOTHING_LEFT = (
     "a harder measure, since {began} has nearly all of this one: other evaluation.protocols, or fewer labelled images "
     "(evaluation.train_images)"
@@ -227,6 +230,9 @@ def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
     before = mean(summary["untrained"].get(found.protocol)) if found.protocol else None
     if found.kind != WORSE and (before or 0.0) >= NEARLY_ALL:
         return NOTHING_LEFT.format(began=began_with(summary))
+    count = (summary.get("evaluation") or {}).get("test_images")
+    if found.kind == APART and count and count < FEW_TEST_IMAGES:
+        return MORE_TEST_IMAGES.format(count=count, then=TRY_NEXT)
     return TRY_NEXT
 
 

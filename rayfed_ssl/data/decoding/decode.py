@@ -17,7 +17,7 @@ import contextlib
 import io
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,7 @@ from rayfed_ssl.data.decoding.formats import (
     undecodable,
 )
 from rayfed_ssl.data.decoding.squares import (
+    Box,
     band_square,
     is_cropped,
     is_enlarged,
@@ -75,7 +76,7 @@ from rayfed_ssl.data.decoding.squares import (
     laid_on,
     square,
 )
-from rayfed_ssl.data.decoding.upright import upright
+from rayfed_ssl.data.decoding.upright import orientation, turned_box, upright
 from rayfed_ssl.data.images import BadImage, Payload
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else some bad images are a line on stderr, unnamed
@@ -86,8 +87,8 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
     """Decode an image to a square, resized with PIL's antialiased bilinear filter.
 
     With ``fit: crop`` that is "short side to ``size``, then centre crop" in one step. Large JPEGs are decoded at a
-    half, quarter or eighth if that still leaves at least twice ``size``. An EXIF orientation is applied, unless it
-    cannot be read.
+    half, quarter or eighth if that still leaves at least twice ``size``; a last row or column that the image fills in
+    part then counts as that part. An EXIF orientation is applied, unless it cannot be read.
 
     Raises:
         BadImage: the image cannot be decoded, has more than ``max_pixels`` pixels (found before they are read), has a
@@ -111,7 +112,7 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
             return _decoded_deep(deep, form)
         with opened as image:
             frames, bands, by_pillow = has_frames(image), has_more_bands(image), not is_deep(image)
-            decoded = _decoded(image, form, lambda image: image.draft(form.mode, (2 * form.size, 2 * form.size)))
+            decoded = _decoded(image, form, reduce=True)
             unfilled = decoded.unfilled or (by_pillow and holds_nodata(image))
             return replace(decoded, frames=frames, bands=bands, unfilled=unfilled)
 
@@ -212,12 +213,8 @@ def _damaged(error: Exception) -> BadImage:
     return BadImage(printable(" ".join(f"{type(error).__name__}: {error}".split())))
 
 
-def _decoded(
-    image: Image.Image, form: ImageForm, draft: Callable[[Image.Image], object] = lambda image: None
-) -> Decoded:
-    """Decode an open image that has no bands. ``draft`` may reduce it before its pixels are read, once it is known not
-    to be too large.
-    """
+def _decoded(image: Image.Image, form: ImageForm, *, reduce: bool = False) -> Decoded:
+    """Decode an open image that has no bands. ``reduce``: a large JPEG may be read at a smaller scale."""
     width, height = image.size
     form.refuse_large(width, height)
     refuse_signed_bytes(image)
@@ -227,11 +224,12 @@ def _decoded(
     if (deep := deep_colours(image, range)) is not None:
         return _decoded_deep(deep, form)
     high_bit_depth = has_high_bit_depth_colours(image, range, depth)
-    draft(image)
-    image = upright(image)
-    if not is_high_bit_depth(image):
-        return replace(_as_square(image, (width, height), form), high_bit_depth=high_bit_depth)
-    eight_bit = to_eight_bits(image, range, depth)
+    reduced = image.draft(form.mode, (2 * form.size, 2 * form.size)) if reduce else None
+    pixels = upright(image)
+    if not is_high_bit_depth(pixels):
+        box = None if reduced is None else turned_box(reduced[1], image.size, orientation(image))
+        return replace(_as_square(pixels, (width, height), form, box), high_bit_depth=high_bit_depth)
+    eight_bit = to_eight_bits(pixels, range, depth)
     return _as_square(Image.fromarray(eight_bit.pixels), (width, height), form).scaled_as(eight_bit)
 
 
@@ -278,10 +276,12 @@ def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
     return decoded.scaled_as(eight_bit) if high_bit_depth else decoded
 
 
-def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm) -> Decoded:
-    """The image, of 8 bits a channel, as a square; ``size`` is the (width, height) that it had in its file."""
+def _as_square(image: Image.Image, size: tuple[int, int], form: ImageForm, box: Box | None = None) -> Decoded:
+    """The image, of 8 bits a channel, or the part of it in ``box``, as a square; ``size`` is the (width, height) that
+    it had in its file.
+    """
     opaque = laid_on(image, form.background)
-    pixels = square(opaque.convert(form.mode), form.size, form.fit)
+    pixels = square(opaque.convert(form.mode), form.size, form.fit, box)
     cropped, enlarged = is_cropped(*size, form.fit), is_enlarged(*size, form.size, form.fit)
     return Decoded(pixels, False, False, opaque is not image, cropped, enlarged, grey=is_grey(pixels))
 

@@ -18,6 +18,9 @@ Fit = Literal["crop", "pad", "stretch"]
 Background = Literal["black", "white", "grey"]
 """What transparent pixels are laid on; grey is 128, as in Pillow."""
 
+Box = tuple[float, float, float, float]
+"""A part of an image: left, top, right, bottom, in pixels that need not be whole."""
+
 ENLARGED, LEAST_ENLARGED = 1.5, 32  # a note counts images enlarged so many times or more, to so many pixels a side
 
 
@@ -34,20 +37,21 @@ def is_enlarged(width: int, height: int, size: int, fit: Fit) -> bool:
     return size >= LEAST_ENLARGED and size >= ENLARGED * side
 
 
-def square(image: Image.Image, size: int, fit: Fit) -> NDArray[np.uint8]:
-    """The image as a square (S, S, C) uint8, with S = ``size``."""
-    width, height = image.size
-    if (width, height) == (size, size):
+def square(image: Image.Image, size: int, fit: Fit, box: Box | None = None) -> NDArray[np.uint8]:
+    """The image, or the part of it in ``box``, as a square (S, S, C) uint8, with S = ``size``."""
+    left, top, right, bottom = box = box or (0, 0, *image.size)
+    width, height = right - left, bottom - top
+    if image.size == (size, size) == (width, height):
         pass
     elif fit == "crop":
         short = min(width, height)
-        left, top = (width - short) / 2, (height - short) / 2
+        left, top = left + (width - short) / 2, top + (height - short) / 2
         box = (left, top, left + short, top + short)
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     elif fit == "stretch":
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     else:
-        image = _padded(image, size)
+        image = _padded(image, size, box)
     return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).reshape(size, size, -1))
 
 
@@ -57,11 +61,11 @@ def band_square(pixels: NDArray[np.uint8], size: int, fit: Fit) -> NDArray[np.ui
     return np.ascontiguousarray(np.concatenate([square(Image.fromarray(band), size, fit) for band in bands], axis=2))
 
 
-def _padded(image: Image.Image, size: int) -> Image.Image:
-    """The whole image, its long side ``size``, in the middle of a black square, as by Pillow's ``ImageOps.pad``."""
-    width, height = image.size
+def _padded(image: Image.Image, size: int, box: Box) -> Image.Image:
+    """All of ``box``, its long side ``size``, in the middle of a black square, as by Pillow's ``ImageOps.pad``."""
+    width, height = box[2] - box[0], box[3] - box[1]
     across, down = (size, round(height / width * size)) if width > height else (round(width / height * size), size)
-    resized = image.resize((max(across, 1), max(down, 1)), Image.Resampling.BILINEAR)
+    resized = image.resize((max(across, 1), max(down, 1)), Image.Resampling.BILINEAR, box=box)
     square = Image.new(image.mode, (size, size))
     square.paste(resized, (round((size - resized.width) / 2), round((size - resized.height) / 2)))
     return square

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
+from rayfed_ssl.data.decoding.squares import Box
+
 ORIENTATION = 274
 _TRANSPOSED = {  # orientation -> how pixels are turned to be upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -21,6 +23,7 @@ _TRANSPOSED = {  # orientation -> how pixels are turned to be upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_ON_ITS_SIDE, _MIRRORED, _UPSIDE_DOWN = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)  # the first is done first
 Value = TypeVar("Value", bound=np.generic)
 
 
@@ -43,12 +46,25 @@ def orientation(image: Image.Image) -> int:
         return 1
 
 
+def turned_box(box: Box, size: tuple[int, int], orientation: int) -> Box:
+    """Where ``box`` of an image of ``size`` (width, height) lies once the image is turned as ``turned`` turns it."""
+    left, top, right, bottom = box
+    width, height = size
+    if orientation in _ON_ITS_SIDE:
+        left, top, right, bottom, width, height = top, left, bottom, right, height, width
+    if orientation in _MIRRORED:
+        left, right = width - right, width - left
+    if orientation in _UPSIDE_DOWN:
+        top, bottom = height - bottom, height - top
+    return left, top, right, bottom
+
+
 def turned(pixels: NDArray[Value], orientation: int) -> NDArray[Value]:
     """Pixels (H, W, ..) turned as an orientation says, as a view; orientations other than 2 to 8 turn nothing."""
-    if orientation in (5, 6, 7, 8):
+    if orientation in _ON_ITS_SIDE:
         pixels = pixels.swapaxes(0, 1)
-    if orientation in (2, 3, 6, 7):
+    if orientation in _MIRRORED:
         pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 7, 8):
+    if orientation in _UPSIDE_DOWN:
         pixels = pixels[::-1]
     return pixels
