@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,24 @@ def test_one_object_is_written_once_and_is_one_again(tmp_path: Path) -> None:
     assert all(found["a"][k] is found["b"][k + 1] for k in range(3))
     assert found["b"][4] is not found["b"][2]
     assert len(load_file(folder / "server.safetensors")) == 4
+
+
+class Drawn(Mapping[str, Weights]):
+    """Values that are made when they are read, and that nobody else keeps."""
+
+    def __getitem__(self, key: str) -> Weights:
+        return Weights("layout", np.full(3, float(key), np.float32), 3)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("01234567")
+
+    def __len__(self) -> int:
+        return 8
+
+
+def test_values_that_are_made_as_they_are_written_are_told_apart(tmp_path: Path) -> None:
+    found, _ = checkpoint.load(checkpoint.save(tmp_path, 1, {"drawn": Drawn()}, []))
+    assert {key: w.vector.tolist() for key, w in found["drawn"].items()} == {key: [float(key)] * 3 for key in Drawn()}
 
 
 @pytest.mark.parametrize("axes", itertools.permutations(range(3)))

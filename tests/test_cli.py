@@ -368,7 +368,7 @@ def test_labels_that_are_missing_are_missed_before_training(call: Call, tmp_path
     assert not (tmp_path / "runs").exists()
     status, out, _ = call(*local(*unlabelled, "evaluation.protocols=[]"))
     assert status == 0
-    assert "protocol" not in out
+    assert "untrained" not in out
 
 
 def test_more_actors_than_can_be_scheduled(call: Call, tmp_path: Path, ray_session: ModuleType) -> None:
@@ -594,6 +594,17 @@ def test_where_few_test_images_cannot_tell_apart_more_of_them_are_advised(
     conclude(Console(file=text, width=120), summary, "runs/demo")
     assert ("try next      more labelled test images, as 40 can show" in text.getvalue()) == advised
     assert 'other views ("Which views?" in docs/data.md)' in text.getvalue()
+
+
+def test_more_test_images_are_no_advice_where_the_interval_is_over_clients() -> None:
+    text = io.StringIO()
+    summary = {
+        "accuracy": {"task": {"0": 0.9, "1": 0.2, "2": 0.6}}, "untrained": {"task": {"0": 0.5, "1": 0.5, "2": 0.5}},
+        "pixels": {}, "best": {}, "evaluation": {"test_images": 40, "task_test_images": 60}, "rounds": 9,
+        "communication": {"up_bytes": 0, "down_bytes": 0}, "wall_s": 1.0,
+    }  # fmt: skip
+    conclude(Console(file=text, width=120), summary, "runs/demo")
+    assert "try next      other views" in text.getvalue()
 
 
 @pytest.mark.parametrize(

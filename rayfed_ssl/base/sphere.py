@@ -19,6 +19,14 @@ def alignment(z_a: Tensor, z_b: Tensor) -> Tensor:
     return (a - b).square().sum(dim=1).mean()
 
 
+def squared_lengths(rows: Tensor) -> Tensor:
+    """The squared lengths of normalised rows (.., D) -> (..): exactly 1, and 0 or nearly of rows of zeros or nearly,
+    as of an encoder that has died, which cannot be normalised.
+    """
+    squares = rows.detach().square().sum(dim=-1)
+    return torch.where(squares > 0.5, 1.0, squares)
+
+
 def uniformity(z: Tensor, t: float) -> Tensor:
     """``log mean_{i<j} exp(-t ||z_i - z_j||^2)`` of normalised rows: z (B, D) -> ().
 
@@ -26,7 +34,7 @@ def uniformity(z: Tensor, t: float) -> Tensor:
     no direction and stays in the middle: at distance 0 of other such rows, and 1 of all others.
     """
     rows = F.normalize(z, dim=1)
-    lengths = rows.detach().any(dim=1).to(rows.dtype)  # 1, but 0 of a row of zeros
+    lengths = squared_lengths(rows)
     first, second = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
     cosines = (rows @ rows.T)[first, second]
     distances = lengths[first] + lengths[second] - 2 * cosines

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.messages import TRAINS
 
 
@@ -48,6 +49,13 @@ class AskedOperations:
         self._unread.clear()
         self._unfinished.clear()
         self._sent.clear()
+
+    def nothing_came(self, why: str) -> UserError:
+        """The error, to be raised, of clients that were asked before the first round and of whom none replied."""
+        return UserError(
+            f"method.name: {self.method} asks clients before the first round, and {why}; let some reply by "
+            "system.availability, system.deadline_s or system.minimum_replies"
+        )
 
     def check_read(self) -> None:
         """Raise RuntimeError if replies were asked for and not read to the last: then no client was asked, or

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.weights import plain
 from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.asked import AskedOperations
 from rayfed_ssl.federated.backend import Backend
@@ -196,9 +196,8 @@ class Cohort(Backend):
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             if not replying:
                 raise self._void("nobody replied")
-            if any(counts[client] for client in whom) and not any(counts[client] for client in replying):
-                raise self._void(f"all {len(replying)} that replied have weight 0")
-            averaging = Averaging.over(replying, counts, fields)
+            lost = any(counts[client] for client in whom) and not any(counts[client] for client in replying)
+            averaging = None if lost else Averaging.over(replying, counts, fields)
             for chunk in self._run_sent(task, replying, own, averaging):
                 replies += list(self._take(task, chunk))
                 if chunk.total is not None and chunk.total.totals:
@@ -213,7 +212,7 @@ class Cohort(Backend):
         """Send something to every client, once for the whole run."""
         self.ledger.publish(self.federation.clients, name, value)
         self.published[name] = value
-        self._publish(name, self._downloads.received({name: value})[name])
+        self._publish(name, plain(self._downloads.received({name: value})[name]))
 
     def serve(self, operation: str, *, call: int = 0, **message: Any) -> Reply:
         """Run heavy server work, ``operation`` of the method's Service, where the clients run; it is seeded and retried
@@ -329,8 +328,7 @@ class Cohort(Backend):
         """
         self._asked_for.void()
         self.exchange = None
-        early = f"method.name: {self.config.method.name} asks clients before the first round, and {why}"
-        return RoundVoid(why) if self.round else UserError(early)
+        return RoundVoid(why) if self.round else self._asked_for.nothing_came(why)
 
     def _all_failed(self) -> Exception:
         """End a round in which every client asked failed; returns the error to raise: RoundVoid, or the last failure if

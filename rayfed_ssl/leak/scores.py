@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rayfed_ssl.base.sphere import squared_lengths
+
 
 def agreement(features: Tensor) -> Tensor:
     """How similar an encoder's features of one image's views are: the mean of cos(f(x_v), f(x_w)) over pairs v < w
@@ -23,7 +25,7 @@ def agreement(features: Tensor) -> Tensor:
     """
     unit = F.normalize(features.double(), dim=2)
     views = len(unit)
-    pairs = unit.sum(0).square().sum(1) - unit.square().sum((0, 2))  # the sum over ordered pairs v != w
+    pairs = unit.sum(0).square().sum(1) - squared_lengths(unit).sum(0)  # the sum over ordered pairs v != w
     return pairs / (views * (views - 1))
 
 

@@ -52,8 +52,8 @@ def _refuse_in(config: RunSettings, written: Mapping[str, Any], unused: Mapping[
         return
     found = {}
     for key, needs in _all(config, unused).items():
-        by = re.split("[= ]", needs)[0]
-        if _among(given, key) and by in given and given[by] == resolved.get(by):
+        causes = resolved.keys() & re.split("[= ]", needs)
+        if _among(given, key) and causes and all(by in given and given[by] == resolved[by] for by in causes):
             found[key] = needs
     _refuse(config, found)
 

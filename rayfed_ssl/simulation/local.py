@@ -71,6 +71,7 @@ class LocalCohort(Cohort):
 
     def restore(self, states: Iterable[tuple[int, State]]) -> None:
         self._states = dict(states)
+        freeze(self._states)
 
     def evaluate(self, round: int, encoders: Sequence[EvaluatedEncoder]) -> None:
         for encoder in encoders:

@@ -220,8 +220,8 @@ def _check_digest(key: str, began: str | None, found: str | None, folder: Path) 
     if began is not None and began != found:
         raise UserError(
             f"{key}: found images with digest {found}, but the run in {folder} began with {began}; restore the images "
-            "it began with (or the version: another may hold out other images of a file with clients), or name "
-            "another --out"
+            "it began with (or the version: another may decode images otherwise, or hold out others of a file with "
+            "clients), or name another --out"
         )
 
 

@@ -53,13 +53,14 @@ def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
     Raises:
         TypeError: the tree contains something else.
     """
-    keys: dict[int, str] = {}  # by identity of what is in the tree
+    known: dict[int, tuple[object, str]] = {}  # id -> what is in the tree, which so keeps its id, and its key
 
     def put(item: object, array: np.ndarray) -> str:
-        if id(item) not in keys:
-            key = keys[id(item)] = f"{len(arrays):06d}"
+        if id(item) not in known:
+            key = f"{len(arrays):06d}"
+            known[id(item)] = item, key
             arrays[key] = np.asarray(array, order="C")  # ascontiguousarray would add a dimension to a single number
-        return keys[id(item)]
+        return known[id(item)][1]
 
     def skeleton(tree: Any) -> Any:
         match tree:
@@ -69,7 +70,7 @@ def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
                 return {"$array": put(tree, tree)}
             case np.ndarray():
                 axes = np.argsort([-abs(stride) for stride in tree.strides], kind="stable")
-                return {"$array": put(tree, tree.transpose(axes)), "axes": axes.tolist()}
+                return {"$transposed": put(tree, tree.transpose(axes)), "axes": axes.tolist()}
             case np.str_():
                 return str(tree)
             case np.generic():
@@ -108,7 +109,7 @@ def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:
                 if vector.ndim != 1 or not isinstance(layout, str) or not isinstance(parameters, int):
                     raise ValueError(f"array {key!r} and its layout are no weights")
                 return made.setdefault(key, Weights(layout, vector, parameters))
-            case {"$array": key, "axes": list(axes)}:
+            case {"$transposed": key, "axes": list(axes)}:
                 return made.setdefault(key, array(key).transpose(np.argsort(axes)))
             case {"$array": key}:
                 return array(key)

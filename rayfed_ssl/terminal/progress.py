@@ -22,7 +22,17 @@ from rayfed_ssl.records.significance import APART
 from rayfed_ssl.records.summary import TEST_LABELS, replies_text
 from rayfed_ssl.records.tables import OTHERS
 from rayfed_ssl.report.formats import how_many, span
-from rayfed_ssl.report.verdict import BETTER, WORSE, Verdict, began_with, beside_pixels, best_below_last, mean, verdict
+from rayfed_ssl.report.verdict import (
+    BETTER,
+    WORSE,
+    Verdict,
+    began_with,
+    beside_pixels,
+    best_below_last,
+    mean,
+    test_images,
+    verdict,
+)
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.terminal.bars import Bar
 from rayfed_ssl.terminal.output import prose, verbatim
@@ -204,6 +214,11 @@ def report_command(folder: Path | str) -> str:
     return f"rayfed-ssl report {quote(str(folder))}{older}"
 
 
+def accuracy_command(folder: Path | str) -> str:
+    """Where a run that measured no accuracy, as one without labels, can be measured."""
+    return f"not measured; on labelled images: rayfed-ssl evaluate {quote(str(folder))} --data IMAGES --protocol knn"
+
+
 def curves_command(folder: Path | str) -> str:
     """The command that shows the curves of the runs in ``folder``."""
     place = "FOLDER, a copy on this machine" if "://" in str(folder) else quote(str(folder))
@@ -230,9 +245,10 @@ def _try_next(summary: Mapping[str, Any], found: Verdict) -> str:
     before = mean(summary["untrained"].get(found.protocol)) if found.protocol else None
     if found.kind != WORSE and (before or 0.0) >= NEARLY_ALL:
         return NOTHING_LEFT.format(began=began_with(summary))
-    count = (summary.get("evaluation") or {}).get("test_images")
-    if found.kind == APART and count and count < FEW_TEST_IMAGES:
-        return MORE_TEST_IMAGES.format(count=count, then=TRY_NEXT)
+    if found.protocol and not isinstance(summary["accuracy"].get(found.protocol), Mapping):  # else it is over clients
+        count = test_images(summary, found.protocol)
+        if found.kind == APART and count and count < FEW_TEST_IMAGES:
+            return MORE_TEST_IMAGES.format(count=count, then=TRY_NEXT)
     return TRY_NEXT
 
 
@@ -256,6 +272,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         **({"try next": _try_next(summary, found)} if found is not None and _falls_short(summary, found) else {}),
+        **({} if summary["accuracy"] else {"accuracy": accuracy_command(folder)}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),

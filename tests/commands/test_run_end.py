@@ -32,11 +32,17 @@ def test_the_verdict_of_the_report_and_rankme(call: Call, tmp_path: Path) -> Non
     assert f"rankme {before}" in out  # the line of the untrained encoder
 
 
-def test_without_accuracies_there_is_no_verdict(call: Call) -> None:
+def test_without_accuracies_there_is_no_verdict_but_the_command_that_measures_one(call: Call) -> None:
     status, out, _ = call(*LOCAL, "evaluation.protocols=[rank]", "train.rounds=1")
     assert status == 0
     assert "After 1 round" not in out
     assert "rankme" in out
+    (line,) = (line for line in out.splitlines() if line.startswith("accuracy"))
+    said, command = line.removeprefix("accuracy").split(": rayfed-ssl ")
+    assert said.strip() == "not measured; on labelled images"
+    status, out, _ = call(*command.replace("IMAGES", "digits").split())
+    assert status == 0
+    assert "knn" in out
 
 
 def test_a_large_class_is_recalled_at_the_end(call: Call, tmp_path: Path) -> None:

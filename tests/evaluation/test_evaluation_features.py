@@ -46,6 +46,7 @@ def test_alignment_and_uniformity_equal_loops_over_pairs() -> None:
 def test_uniformity_of_an_encoder_that_has_died_is_that_of_a_collapse() -> None:
     """Features of zeros have no direction: they lie on one another, and not as far apart as the sphere allows."""
     assert uniformity(torch.zeros(5, 4)) == 0.0
+    assert uniformity(torch.full((5, 4), 1e-15)) == pytest.approx(0.0, abs=1e-3)
     rows = [[0.0, 0.0], [0.0, 0.0], [3.0, 4.0], [1.0, 0.0]]
     directions = [[0.0, 0.0], [0.0, 0.0], [0.6, 0.8], [1.0, 0.0]]
     distances = [math.dist(directions[i], directions[j]) ** 2 for i in range(4) for j in range(i)]

@@ -114,6 +114,7 @@ def test_a_mean_whose_counting_clients_were_lost_is_a_void_round(tmp_path: Path)
     cohort.begin_round(1, clock.select(1, 3))
     with pytest.raises(RoundVoid, match=r"^all 2 that replied have weight 0$"):
         cohort.mean("train", by={0: 3.0, 1: 0.0, 2: 0.0}, weights=server.weights)
+    assert {client for client, way, *_ in rows(cohort) if way == "up"} == {1, 2}  # they did train, and replied
     with pytest.raises(ValueError, match="none below 0 and one above"):  # of those asked, which is the server's mistake
         cohort.mean("train", by={1: 0.0, 2: 0.0}, clients=(1, 2), weights=server.weights)
 
@@ -237,6 +238,24 @@ def test_replies_of_a_round_that_comes_to_nothing_need_not_be_read() -> None:
     with pytest.raises(RoundVoid, match="nobody replied"):
         cohort.mean("train", weights=server.weights)
     cohort.end_round()
+
+
+def test_what_a_run_is_resumed_with_is_as_read_only_as_what_it_went_on_with() -> None:
+    """A checkpoint gives one array to all clients that held one."""
+    _, cohort = begun()
+    shared = np.arange(3.0)
+    cohort.restore([(client, {"anchor": [shared]}) for client in range(2)])
+    with pytest.raises(ValueError, match="read-only"):
+        dict(cohort.states())[0]["anchor"][0] += 1
+
+
+def test_clients_get_a_published_array_in_the_order_in_which_another_process_receives_it() -> None:
+    _, cohort = begun()
+    cohort.publish("anchors", anchors := np.arange(6.0).reshape(2, 3)[:, ::-1])
+    received = cohort.worker.published["anchors"]
+    assert received.flags.c_contiguous
+    np.testing.assert_array_equal(received, anchors)
+    assert cohort.published["anchors"] is anchors  # by which the ledger knows it
 
 
 class Served(Worker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,8 @@ EPOCHS, STEPS = "method: {name: fedsimclr}\ntrain: {local_epochs: 4}\n", "train.
 BOTH = "method: {name: fedsimclr}\ntrain: {local_epochs: 4, local_steps: 3}\n"
 UNIFORM = "method: {name: ssd, separation: 0, scale: 3.0}\n"
 NO_SUBSPACE = "method.scale: found 3.0; it needs method.separation above 0"
+UNRELATED = "method: {name: fedx, local_relation: 0, global_relation: 0, target_temperature: 0.5}\n"
+NO_RELATION = "method.target_temperature: found 0.5; it needs method.local_relation or method.global_relation above 0"
 PLUGGED = "method: {name: fedbyol}\nplugins: [{name: fur, weight: 0, directions: 3}]\n"
 NO_FUR = "plugins.0.directions: found 3; it needs plugins.0.weight above 0"
 PROFILES = "method: {name: fedsimclr}\ntrain: {local_steps: 3}\nprofiles:\n  cpu: {train: {rounds: 2}}\n"
@@ -249,6 +252,9 @@ def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_p
     assert loaded(tmp_path, EPOCHS + "profiles:\n  cpu: {train: {local_steps: 3}}\n") == (3, 4)
     assert loaded(tmp_path, "method: {name: fedsimclr}\ntransport: {up: {name: float16}}\n", "method.name=local")
     assert loaded(tmp_path, PLUGGED.replace("weight: 0, ", ""), "plugins.0.weight=0") == (None, 1)
+    for one, other in itertools.permutations(("local_relation", "global_relation")):  # one of them is effect enough
+        related = f"method: {{name: fedx, {one}: 0, target_temperature: 0.5}}\n"
+        assert loaded(tmp_path, related, f"method.{other}=0") == (None, 1)
     directed = ALIGNED + "objective: {name: simclr, directional: true}\ndata: {public: {source: share}}\n"
     assert loaded(tmp_path, directed, "method.alignment=false") == (None, 1)
 
@@ -264,6 +270,7 @@ def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_p
         ("method: {name: local}\ntransport: {up: {name: float16}}\n", (), UNSENT),
         ("method: {name: fedsimclr}\n", ("method.name=local", "transport.up.name=float16"), UNSENT),
         (UNIFORM, (), NO_SUBSPACE),
+        (UNRELATED, (), NO_RELATION),
         (PLUGGED, (), NO_FUR),
         (PLUGGED.replace("weight: 0, ", ""), ("plugins.0.weight=0", "plugins.0.directions=3"), NO_FUR),
     ],
