@@ -58,8 +58,8 @@ class AskedOperations:
         )
 
     def check_read(self) -> None:
-        """Raise RuntimeError if replies were asked for and not read to the last: then no client was asked, or
-        as many as the executor asks ahead.
+        """Raise RuntimeError if replies were asked for and not read to the last: then no client was asked, or as many
+        as the executor asks ahead.
         """
         if self._unread:
             raise RuntimeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,9 +16,9 @@ from tests.data.files import pictures, png
 SIZE = 8
 
 
-def write(path: Path, **columns: object) -> None:
+def write(path: Path, **columns: Sequence[object] | pa.Array) -> None:
     """A Parquet file of different images with these columns."""
-    count = len(next(iter(columns.values())))  # type: ignore[arg-type]
+    count = len(next(iter(columns.values())))
     images = [png(pixels) for pixels in pictures(count, SIZE)]
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"image": images, **columns}), path)
