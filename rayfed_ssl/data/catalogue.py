@@ -29,7 +29,7 @@ from rayfed_ssl.base.text import as_utf8, composed, nearest, printable
 from rayfed_ssl.data.images import Payload
 from rayfed_ssl.data.pixels.store import default_cache
 from rayfed_ssl.data.readers.arrays.names import WHOLE
-from rayfed_ssl.data.readers.arrays.source import open_arrays, read_beside
+from rayfed_ssl.data.readers.arrays.source import open_arrays, read_beside, split_cells
 from rayfed_ssl.data.readers.column_values import label_texts, numbered
 from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.folders.images import every_image
@@ -150,6 +150,7 @@ def _of_arrays(path: Path, config: SourceConfig, key: str) -> Catalogue:
     arrays = open_arrays(path, columns, key, config.channels, config.bands)
     beside = read_beside(arrays, [*arrays.images], columns, key)
     splits = tuple((split, len(images)) for split, images in arrays.images.items() if split != WHOLE)
+    said = [] if columns.split is None else splits_of(split_cells(arrays, key))
 
     def read() -> Iterator[tuple[str, Payload]]:
         for images in arrays.images.values():
@@ -157,7 +158,7 @@ def _of_arrays(path: Path, config: SourceConfig, key: str) -> Catalogue:
                 yield as_utf8(name.removeprefix(f"{path.parent if path.is_file() else path}{os.sep}")), payload
 
     labels = np.concatenate([rows.labels for rows in beside.splits.values()])
-    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, read)
+    return Catalogue(labels, tuple(map(composed, beside.texts)) or None, splits, read, said=said)
 
 
 def _of_table(path: Path, config: SourceConfig, key: str, id_column: str | None) -> Catalogue:

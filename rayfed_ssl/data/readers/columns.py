@@ -45,8 +45,8 @@ class Columns(Block):
     """The labels, as integers from 0 or as text, whose sorted values are the classes; null: ``label``, ``labels`` or
     ``fine_label``, of ``arrays`` ``labels`` or ``y``, where there is one; false: none is read, and all images are
     unlabelled. Whole floats (NaN: unknown) and booleans count as integers, and empty text is no label. A list names
-    columns that are a class each, with a 1 for its images, as ``[MEL,NV,BCC]``; not of ``arrays``. Several labels per
-    image and targets of a regression are not measured.
+    columns that are a class each, with a 1 for its images, as ``[MEL,NV,BCC]``; an array may be such columns. Several
+    labels per image and targets of a regression are not measured.
     """
     client: str | None = None
     """Who holds an image, as text or integers; null: nobody does. Nor where the text is empty."""
@@ -55,8 +55,8 @@ class Columns(Block):
     tests and by ``evaluation.select``; null: each image alone. Files of test images need no such column.
     """
     split: str | None = None
-    """Which images train and which test, as ``train``, ``test`` or ``val``, in one ``table`` or in Parquet files of
-    which none is a test split; null: a fifth of each class tests. Not of ``arrays``.
+    """Which images train and which test, as ``train``, ``test`` or ``val``, in one ``table``, in Parquet files of which
+    none is a test split, or in an array beside ``images`` alone; null: a fifth of each class tests.
     """
 
     @model_validator(mode="after")

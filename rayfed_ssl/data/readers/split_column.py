@@ -1,4 +1,4 @@
-"""A column, of a table or of Parquet, that says which images train and which test (``data.columns.split``).
+"""A column (of a table or Parquet) or an array that says which images train and which test (``data.columns.split``).
 
 Its values are names of splits, as folders have them: ``train`` or ``Training``, ``test``, ``val``, ``valid`` or
 ``validation``, in any case. The test images are those of ``test``, or those of ``val`` if no row says ``test``.

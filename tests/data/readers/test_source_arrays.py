@@ -363,9 +363,12 @@ def test_labels_are_read_as_a_parquet_columns_are(tmp_path: Path, shape: tuple[i
     ("labels", "line"),
     [
         (np.zeros((4, 14), int), r"is of shape \(4, 14\) and type int64; labels are integers from 0, or text \(several "
-                                 r"labels per image and targets of a regression are not measured\): rows of zeros and "
-                                 r"one 1 are labels\.argmax\(axis=1\); name another array in data\.columns\.label, or "
-                                 r"read none, data\.columns\.label=false$"),
+                                 r"labels per image and targets of a regression are not measured\): of several "
+                                 r"columns each row has one 1 and zeros, unlike row 0; name another array in "
+                                 r"data\.columns\.label, or read none, data\.columns\.label=false$"),
+        (np.eye(4)[[0, 1, 1, 2]] + np.eye(4)[[0, 1, 3, 2]] * 0.5, r".*one 1 and zeros, unlike row 0; name"),
+        (np.eye(4, dtype=int)[[0, 1, 1, 2]] | np.eye(4, dtype=int)[[0, 1, 3, 2]], r".*unlike row 2; name"),
+        (np.full((4, 2), np.nan), r".*one 1 and zeros, unlike row 0; name"),
         (np.array([0.5, 1, 1, 1]), r"is of type double; labels are integers from 0, or text \(several labels per"),
         (np.array([0, -2, 1, 1]), r"holds the label -2; allowed: 0 to 1048575"),
         (np.array([0, 2**63, 1, 1], np.uint64), r"holds the label 9223372036854775808; allowed"),
@@ -377,7 +380,7 @@ def test_labels_are_read_as_a_parquet_columns_are(tmp_path: Path, shape: tuple[i
         (np.array(["a", "b", None, "a"], object), r"holds Python objects, and pickles are never loaded; save numbers "
                                                   r"or text: .*labels\.astype\(str\)"),
     ],
-    ids=range(10),
+    ids=range(13),
 )  # fmt: skip
 def test_labels_that_are_none_are_refused(tmp_path: Path, labels: np.ndarray, line: str) -> None:
     path = saved(tmp_path / "a.npz", train_images=grey(4), train_labels=labels, test_images=grey(2))

@@ -8,7 +8,7 @@ what ``data.columns`` says, which may also be an array's whole name. Splits are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,8 +28,8 @@ ALLOWED = "train_images, val_images, test_images; x_train, x_test; or images, x 
 @dataclass(frozen=True)
 class Roles:
     """Which arrays hold what: ``images``, ``labels``, ``clients`` and ``groups`` map a split, or ``WHOLE``, to the
-    array's name. The training split, or ``WHOLE``, is the first. Splits may lack everything but images. ``unread`` are
-    the names of all other arrays.
+    array's name. The training split, or ``WHOLE``, is the first. Splits may lack everything but images. ``split`` is
+    the array that says which of ``WHOLE`` train and which test. ``unread`` are the names of all other arrays.
     """
 
     images: dict[str, str]
@@ -37,6 +37,7 @@ class Roles:
     clients: dict[str, str] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    split: str | None = None
 
 
 def roles(names: Sequence[str], columns: Columns, shown: str, key: str) -> Roles:
@@ -47,8 +48,6 @@ def roles(names: Sequence[str], columns: Columns, shown: str, key: str) -> Roles
         raise UserError(
             f"{key}.columns.label: found a list of columns; {shown} has arrays, allowed: the name of one of labels (N,)"
         )
-    if columns.split is not None:
-        raise UserError(f"{key}.columns.split: found a value; arrays are of a split by their names, allowed: null")
     arrays = {what: _named(names, what, getattr(columns, what), shown, key) for what in USUAL}
     images = arrays["image"]
     if not images:
@@ -67,12 +66,28 @@ def roles(names: Sequence[str], columns: Columns, shown: str, key: str) -> Roles
                 f"{key}.path: {shown} has {listed(lonely)} ({what}s) without images of the same split; it has the "
                 f"images {listed(images.values())}; name others in {key}.columns"
             )
+    if columns.split is not None:
+        _check_split(columns.split, names, images, shown, key)
     first = next(split for split in (WHOLE, "train") if split in images)
     order = (first, *(split for split in TEST_SPLITS if split in images))
     read = {name for by_split in arrays.values() for name in by_split.values()}
-    unread = tuple(name for name in names if name not in read)
+    unread = tuple(name for name in names if name not in read and name != columns.split)
     in_order = {split: images[split] for split in order}
-    return Roles(in_order, arrays["label"], arrays["client"], arrays["group"], unread)
+    return Roles(in_order, arrays["label"], arrays["client"], arrays["group"], unread, columns.split)
+
+
+def _check_split(wanted: str, names: Sequence[str], images: Mapping[str, str], shown: str, key: str) -> None:
+    """Raise UserError unless the array ``wanted`` is there, and the images' names are of no split."""
+    if wanted not in names:
+        raise UserError(
+            f"{key}.columns.split: found {printable(repr(wanted))}; {shown} has the arrays {listed(names)}"
+            f"{nearest(wanted, names, 1)}"
+        )
+    if WHOLE not in images:
+        raise UserError(
+            f"{key}.columns.split: found {printable(repr(wanted))}; {shown} has the images {listed(images.values())}, "
+            "which are of a split by their names; allowed: null"
+        )
 
 
 def _named(

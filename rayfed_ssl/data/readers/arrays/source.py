@@ -2,9 +2,10 @@
 
 ``arrays.names`` says which arrays are read: MedMNIST's ``train_images``, ``train_labels``, ``val_images`` and so on,
 Keras' ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``images`` (``x``, ``data``) with or without ``labels``
-(``y``); ``data.columns`` names others, and the arrays of clients and groups. Test images are those of ``test``, or else
-of ``val``, or those of ``data.test_split``; if there are none, a fixed fifth of each class becomes the test split, as
-for one Parquet file. Labels are (N,) or (N, 1), and mean the same as in a Parquet column.
+(``y``); ``data.columns`` names others, and the arrays of clients, groups and splits. Test images are those of ``test``,
+or else of ``val``, or those of ``data.test_split``; if there are none, a fixed fifth of each class becomes the test
+split, as for one Parquet file. Labels are (N,) or (N, 1), and mean the same as in a Parquet column; or (N, L), each row
+zeros and one 1, whose place is the label.
 
 Images are (N, H, W), (N, H, W, C) with 1, 3 or 4 channels, or (N, C, H, W) with 1 or 3 if nothing else can be meant; a
 fourth channel is transparency. If ``data.channels`` is neither 1 nor 3, they have so many bands, (N, H, W, C) or
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.schema import UserError
@@ -34,6 +36,7 @@ from rayfed_ssl.base.text import printable
 from rayfed_ssl.data.decoding.bands import Bands, band_range_unknown
 from rayfed_ssl.data.decoding.bit_depth import HIGH_BIT_DEPTH_TYPES, range_unknown
 from rayfed_ssl.data.images import Source, are_bands
+from rayfed_ssl.data.readers import split_column
 from rayfed_ssl.data.readers.arrays.files import Header, arrays_at, header
 from rayfed_ssl.data.readers.arrays.images import ImageArray, image_array
 from rayfed_ssl.data.readers.arrays.names import WHOLE, listed, parsed, roles, tests_of
@@ -57,8 +60,9 @@ COLUMN_TYPES = "biufSU"  # kinds of NumPy's types that are labels, clients and g
 
 @dataclass(frozen=True)
 class Arrays:
-    """The arrays that are read: ``images`` by split, and ``beside`` by what they hold ("label", "client", "group") and
-    by split. Messages call the source ``shown``; ``unread`` are the names of other arrays and other parts of the file.
+    """The arrays that are read: ``images`` by split, and ``beside`` by what they hold ("label", "client", "group",
+    "split") and by split. Messages call the source ``shown``; ``unread`` are the names of other arrays and other parts
+    of the file.
     """
 
     shown: str
@@ -97,14 +101,13 @@ def arrays_source(
     """
     columns = columns or Columns()
     arrays = open_arrays(path, columns, key, channels, bands)
+    if columns.split is not None:
+        return _divided(arrays, limits, key, columns, test_split, ranged, channels)
     first = next(iter(arrays.images))
     test = tests_of(arrays.images, test_split, arrays.shown, key)
     splits = {"train": first, "test": test or first}
     for images in (arrays.images[split] for split in splits.values()):
-        if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH_TYPES:
-            unknown = band_range_unknown if are_bands(channels) else range_unknown
-            problem = f"{images.header.called} holds {unknown(images.header.dtype, key)}"
-            raise UserError(f"{key}.path: {problem}").setting("range")
+        _check_range(images, ranged, channels, key)
     rows = RowSplits(
         lambda: _of_both(read_beside(arrays, [*splits.values()], columns, key), splits),
         lambda split, chosen: arrays.images[splits[split]].images(chosen, key),
@@ -120,6 +123,69 @@ def arrays_source(
         check=lambda: rows.check(arrays.shown, tests),
         alone=rows.alone if test is None and first != WHOLE else None,
     )
+
+
+def _check_range(images: ImageArray, ranged: bool, channels: int, key: str) -> None:
+    """Raise UserError for colours and bands of more than 8 bits, unless they are ``ranged``."""
+    if not ranged and images.channels > 1 and images.header.dtype.name in HIGH_BIT_DEPTH_TYPES:
+        unknown = band_range_unknown if are_bands(channels) else range_unknown
+        problem = f"{images.header.called} holds {unknown(images.header.dtype, key)}"
+        raise UserError(f"{key}.path: {problem}").setting("range")
+
+
+def _divided(
+    arrays: Arrays,
+    limits: Mapping[str, int | None],
+    key: str,
+    columns: Columns,
+    test_split: str | None,
+    ranged: bool,
+    channels: int,
+) -> Source:
+    """As ``arrays_source``, for arrays of which one says which images train and which test."""
+    images, said = arrays.images[WHOLE], arrays.beside["split"][WHOLE]
+    _check_range(images, ranged, channels, key)
+    numbers, notes = split_column.rows_of_splits(
+        split_cells(arrays, key), said.name, printable(said.place.file), test_split, key
+    )
+    rows = {split: np.array(numbers.get(split, numbers["train"]), np.int64) for split in ("train", "test")}
+
+    def read() -> Beside:
+        beside = read_beside(arrays, [WHOLE], columns, key)
+        return replace(beside, splits={split: _taken(beside.splits[WHOLE], own) for split, own in rows.items()})
+
+    splits = RowSplits(
+        read,
+        lambda split, chosen: images.images(rows[split][chosen], key),
+        None if "test" in numbers else "arrays",
+        limits,
+        key,
+    )
+    return Source(
+        arrays.files({"train": WHOLE, "test": WHOLE}),
+        splits.listing,
+        notes=[*notes, *_notes(arrays, {"train": WHOLE, "test": WHOLE}, columns, key, channels)],
+        check=lambda: splits.check(arrays.shown, f"the split in {said.called}"),
+    )
+
+
+def split_cells(arrays: Arrays, key: str) -> list[str]:
+    """The split (N,) that an array says of each image. Raises UserError unless it holds text."""
+    said = arrays.beside["split"][WHOLE]
+    column = _column(said, key)
+    if not pa.types.is_string(column.type):
+        raise UserError(
+            f"{key}.columns.split: {said.called} is of type {column.type}; splits are text: train, test or val"
+        )
+    return [str(cell) for cell in column.to_pylist()]
+
+
+def _taken(rows: Rows, numbers: NDArray[np.int64]) -> Rows:
+    """The rows with these numbers."""
+    clients, groups = (
+        None if values is None else [values[number] for number in numbers] for values in (rows.clients, rows.groups)
+    )
+    return Rows(rows.labels[numbers], clients, groups)
 
 
 def open_arrays(path: Path, columns: Columns, key: str, channels: int = 3, bands: Bands | None = None) -> Arrays:
@@ -139,6 +205,7 @@ def open_arrays(path: Path, columns: Columns, key: str, channels: int = 3, bands
 
     images = {split: image_array(array, key, channels, bands) for split, array in headers(named.images).items()}
     beside = {"label": headers(named.labels), "client": headers(named.clients), "group": headers(named.groups)}
+    beside["split"] = {} if named.split is None else headers({WHOLE: named.split})
     for what, columns_of in beside.items():
         for split, array in columns_of.items():
             _check_column(array, what, images[split], key)
@@ -180,6 +247,8 @@ def _check_column(array: Header, what: str, images: ImageArray, key: str) -> Non
             f"{key}.path: {array.called} has {shape[0]} {what}s, {printable(images.header.name, 80)} {len(images)} "
             "images; allowed: as many"
         )
+    if what == "label" and _may_be_one_hot(array):
+        return
     if (
         array.dtype.kind in COLUMN_TYPES
         and array.dtype.itemsize <= 8 * 2**10
@@ -188,9 +257,9 @@ def _check_column(array: Header, what: str, images: ImageArray, key: str) -> Non
         return
     found = f"shape {shape} and type {printable(array.dtype.name)}"
     if what == "label":
-        one_hot = "rows of zeros and one 1 are labels.argmax(axis=1); " if len(shape) == 2 else ""
-        raise no_labels(array.called, found, key, one_hot)
-    raise UserError(f"{key}.columns.{what}: {array.called} is of {found}; {what}s are text or integers, (N,) or (N, 1)")
+        raise no_labels(array.called, found, key)
+    allowed = "text" if what == "split" else "text or integers"
+    raise UserError(f"{key}.columns.{what}: {array.called} is of {found}; {what}s are {allowed}, (N,) or (N, 1)")
 
 
 def read_beside(arrays: Arrays, splits: Sequence[str], columns: Columns, key: str) -> Beside:
@@ -231,7 +300,25 @@ def _labels(arrays: Arrays, split: str, key: str) -> tuple[pa.Array, Empty]:
     array = arrays.beside["label"].get(split)
     if array is None:
         return pa.array(np.full(len(arrays.images[split]), -1, np.int64)), Empty()
-    return label_values(_column(array, key), array.called, key)
+    return label_values(_one_hot(array, key) if _may_be_one_hot(array) else _column(array, key), array.called, key)
+
+
+def _may_be_one_hot(array: Header) -> bool:
+    """Whether an array of labels has a column for each class."""
+    return array.dtype.kind in "biuf" and len(array.shape) == 2 and array.shape[1] > 1
+
+
+def _one_hot(array: Header, key: str) -> pa.ChunkedArray:
+    """The place (N,) of the 1 in each row (L,). Raises UserError for rows that are not zeros and one 1."""
+    values = array.whole(key)
+    is_one = values == 1
+    odd = np.flatnonzero(~(is_one | (values == 0)).all(axis=1) | (is_one.sum(axis=1) != 1))
+    if len(odd):
+        found = f"shape {array.shape} and type {printable(array.dtype.name)}"
+        raise no_labels(
+            array.called, found, key, f"of several columns each row has one 1 and zeros, unlike row {odd[0]}; "
+        )
+    return pa.chunked_array([pa.array(is_one.argmax(axis=1))])
 
 
 def _whose(arrays: Arrays, split: str, what: str, columns: Columns, key: str) -> tuple[Values | None, Empty]:
