@@ -21,6 +21,7 @@ from PIL import Image
 from rayfed_ssl.api.call_arguments import run_folder
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.memory import Room
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.simulation.resuming import WRITTEN
@@ -89,6 +90,25 @@ def test_with_no_intact_checkpoint_the_run_starts_again(tmp_path: Path) -> None:
     run_locally(config, folder, resume=True)
     assert (encoders(folder), measured(folder)) == before
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-00001", "round-00002"]
+
+
+def test_a_run_has_begun_once_nothing_can_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, said = tiny("fedbyol", train__rounds=1), list[str]()
+
+    def told(folder: Path) -> dict[str, Any]:
+        return {
+            "report": lambda progress: said.append(progress.line),
+            "begun": lambda: said.append(f"begun: {sorted(path.name for path in folder.glob('*.yaml'))}"),
+        }
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rayfed_ssl.simulation.local.free_memory", lambda: Room("memory", 1e4))
+        with pytest.raises(UserError, match="memory"):
+            run_locally(config, tmp_path / "refused", **told(tmp_path / "refused"))
+    (line,) = said
+    assert line.startswith("fedbyol on ")  # its images had been read
+    run_locally(config, tmp_path / "run", **told(tmp_path / "run"))
+    assert said.index("begun: ['config.yaml']") < said.index("evaluated the untrained encoder")
 
 
 def test_a_finished_run_resumed_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

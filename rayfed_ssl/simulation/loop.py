@@ -363,10 +363,11 @@ def run(
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
     saved: Callable[[], None] = lambda: None,
+    begun: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run to the last round, or until ``stopping`` says so after a round, or until training diverges. Returns the
     summary that was written into the folder; its ``status`` is complete, stopped or diverged. ``saved`` is called after
-    every checkpoint.
+    every checkpoint, and ``begun`` once nothing can be refused any more.
 
     Raises:
         UserError: the configuration asks for something that the images or the folder do not allow, or another run
@@ -379,6 +380,7 @@ def run(
     loop = RunLoop(config, folder, connect, resume, report)
     try:
         failure.clear(folder)
+        begun()
         return loop.drive(stopping, saved)
     except Diverged as error:
         return loop.diverge(error)

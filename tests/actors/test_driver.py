@@ -148,15 +148,27 @@ def test_what_cannot_be_scheduled_is_refused_before_anything_is_written(
 
 
 def scripted(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, outcomes: list[Any], rounds: list[int]
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    outcomes: list[Any],
+    rounds: list[int],
+    statuses: list[str] | None = None,
 ) -> tuple[Driver, list[bool]]:
-    """A driver object in this process whose runs write their config and end as told; which of them were resumed."""
+    """A driver object in this process whose runs write their config and end as told; which of them were resumed.
+
+    Args:
+        statuses: gets the driver's status before and after each run has begun.
+    """
     resumed: list[bool] = []
+    statuses = [] if statuses is None else statuses
 
     def run(
-        config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any, saved: Any
+        config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any, saved: Any, begun: Any
     ) -> dict[str, Any]:
         resumed.append(resume)
+        statuses.append(driver.state()[0])
+        begun()
+        statuses.append(driver.state()[0])
         (folder / "config.yaml").write_text("name: mine\n")
         report(Progress(rounds[len(resumed) - 1], 9, "round"))
         outcome = outcomes[len(resumed) - 1]
@@ -174,11 +186,23 @@ def scripted(
     return driver, resumed
 
 
+def test_a_run_waits_until_nothing_can_be_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    statuses: list[str] = []
+    driver, _ = scripted(monkeypatch, tmp_path, [StateLost("lost"), {}], [1, 2], statuses)
+    driver.run()
+    assert statuses == ["waiting", "running", "running", "running"]  # a run under way does not wait again
+    assert driver.state()[0] == "done"
+
+
 def test_actors_that_were_started_for_nothing_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The driver has begun them before it knows whether their bundles come."""
     driver, _ = scripted(monkeypatch, tmp_path, [], [])
-    closed: list[bool] = []
-    driver.begun = SimpleNamespace(reservation=None, actors=[], close=lambda: closed.append(True))  # type: ignore[assignment]
+    closed: list[str] = []
+
+    def close() -> None:
+        closed.append(driver.state()[0])  # not failed yet: who follows it kills a driver that failed
+
+    driver.begun = SimpleNamespace(reservation=None, actors=[], close=close)  # type: ignore[assignment]
     driver.plan = None  # type: ignore[assignment]
 
     def never(*rest: Any) -> None:
@@ -191,7 +215,8 @@ def test_actors_that_were_started_for_nothing_end(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module.loop, "run", connecting)
     with pytest.raises(UserError, match="waited 1 s"):
         driver.run()
-    assert closed == [True]
+    assert closed == ["waiting"]
+    assert driver.state()[0] == "failed"
 
 
 def test_lost_state_sends_the_run_back_to_its_checkpoint_and_it_says_so(
