@@ -92,6 +92,11 @@ def test_with_no_intact_checkpoint_the_run_starts_again(tmp_path: Path) -> None:
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-00001", "round-00002"]
 
 
+def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """When each file was written, and what it holds."""
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
 def test_a_run_has_begun_once_nothing_can_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, said = tiny("fedbyol", train__rounds=1), list[str]()
 
@@ -111,15 +116,30 @@ def test_a_run_has_begun_once_nothing_can_be_refused(tmp_path: Path, monkeypatch
     assert said.index("begun: ['config.yaml']") < said.index("evaluated the untrained encoder")
 
 
-def test_a_finished_run_resumed_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny("fedsimclr")
-    run_locally(config, tmp_path / "run")
-    before = encoders(tmp_path / "run"), measured(tmp_path / "run"), booked(tmp_path / "run")
-    summary = run_locally(config, tmp_path / "run", resume=True)
-    assert summary["status"] == "complete"
-    assert (encoders(tmp_path / "run"), measured(tmp_path / "run"), booked(tmp_path / "run")) == before
+def test_a_complete_run_resumed_stays_as_it_is_and_says_so(tmp_path: Path) -> None:
+    config, run, lines = tiny("fedsimclr"), tmp_path / "run", list[str]()
+    summary = run_locally(config, run)
+    before = files(run)
+    assert run_locally(config, run, resume=True, report=lambda p: lines.append(p.line)) == summary
+    assert lines == [f"{run} holds the whole run: nothing is left to do, and it stays as it is"]
+    assert files(run) == before
     with pytest.raises(UserError, match="already holds a run"):
-        run_locally(config, tmp_path / "run")
+        run_locally(config, run)
+
+
+def test_a_complete_run_resumed_gets_what_it_has_lost(tmp_path: Path) -> None:
+    """The evaluation of its last round, or its encoder."""
+    config, run = tiny("fedsimclr"), tmp_path / "run"
+    run_locally(config, run)
+    before = encoders(run), measured(run), booked(run)
+    (late,) = (run / "metrics.parquet").glob("part-00003_*.parquet")
+    late.unlink()
+    assert measured(run) != before[1]
+    run_locally(config, run, resume=True)
+    assert (encoders(run), measured(run), booked(run)) == before
+    shutil.rmtree(run / "encoder")
+    run_locally(config, run, resume=True)
+    assert (encoders(run), measured(run), booked(run)) == before
 
 
 def test_resume_refuses_a_changed_result_and_allows_changed_resources(tmp_path: Path) -> None:

@@ -50,9 +50,11 @@ from rayfed_ssl.simulation.resuming import (
     began_earlier,
     check_same,
     digests_of,
+    evaluated,
     examine_folder,
     forget_end,
     has_results,
+    nothing_left,
     rounds_in,
 )
 from rayfed_ssl.simulation.saving import RunState, Saving, published_again, without_public_images
@@ -92,6 +94,10 @@ class RunLoop:
         """Check everything that a user can get wrong before the first file is written, and build the run's parts."""
         restored = self._examine(resume)
         config, folder = self.config, self.folder
+        self.whole = None if restored is None else nothing_left(config, folder, restored[0])  # its summary
+        if self.whole is not None:
+            self.say(self.rounds, f"{folder} holds the whole run: nothing is left to do, and it stays as it is")
+            return
         self.saving = Saving(config.checkpoint, folder / "checkpoints", config.train.rounds)
         # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
         blas = ThreadpoolController().select(user_api="blas")
@@ -230,8 +236,10 @@ class RunLoop:
         """Run rounds until the last one, or until ``stopping`` says so; returns the summary. Raises what a round
         raises.
         """
+        if self.whole is not None:
+            return self.whole
         t = self.start
-        if (t in (0, self.ended) or self.config.evaluates(t)) and not self.recorder.evaluated(t):
+        if (t in (0, self.ended) or self.config.evaluates(t)) and not evaluated(self.config, self.folder, t):
             self.evaluate(t)
         while t < self.rounds and not stopping():
             t += 1
