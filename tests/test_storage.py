@@ -108,7 +108,9 @@ def test_a_run_at_a_uri_stopped_and_resumed_elsewhere_is_the_run_in_a_folder(uri
     kept = {path.name for path in (expected / "checkpoints").iterdir()}
     assert {path.split("/")[1] for path in files(uri) if path.startswith("checkpoints/")} == kept  # pruned there, too
     assert any(path.startswith("events.out.tfevents.") for path in files(uri))
-    assert {"config.yaml", "summary.json", "environment.json"} <= set(files(uri))
+    assert {"config.yaml", "summary.json", "environment.json"} <= set(there := files(uri))
+    assert carried_out(uri, resume=True)["status"] == "complete"
+    assert files(uri) == there  # a complete run stays as it is
 
 
 @pytest.mark.long
@@ -260,6 +262,8 @@ def test_what_a_resumed_run_fetches() -> None:
     }
     assert wanted(complete | tables | rest | left) == complete | tables | rest
     assert wanted(tables | rest) == rest  # no checkpoint: the tables are made again
+    ended = complete | tables | rest | {"summary.json", "metrics.parquet/part-00002_1.parquet"}
+    assert wanted(ended) == ended  # its last evaluation, without which it would not be complete
 
 
 def test_places() -> None:

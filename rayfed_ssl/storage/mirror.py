@@ -274,8 +274,8 @@ def _local_files(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def wanted(files: set[str]) -> set[str]:
-    """Those of a run's files that resuming needs: all but checkpoints without their marker, parts of tables that are
-    newer than the newest checkpoint, and what was copied only in part.
+    """Those of a run's files that resuming needs: all but checkpoints without their marker, what was copied only in
+    part, and, if the run has not ended, parts of tables that are newer than the newest checkpoint.
     """
     complete = {int(match[1]): os.path.dirname(path) for path in files if (match := CHECKPOINT.fullmatch(path))}
     newest = Commit(max(complete, default=-1), 0)
@@ -286,7 +286,7 @@ def wanted(files: set[str]) -> set[str]:
         if path.startswith("checkpoints/"):
             return os.path.dirname(path) in complete.values()
         part = PART.fullmatch(os.path.basename(path))
-        return part is None or Commit(int(part[1]), int(part[2] or 0)) <= newest
+        return part is None or SUMMARY in files or Commit(int(part[1]), int(part[2] or 0)) <= newest
 
     return {path for path in files if needed(path)}
 
