@@ -202,7 +202,7 @@ class ClientActor:
         held, self.sum = self.sum, RunningSum(None)
         if held.exchange != exchange:
             held = RunningSum(exchange)
-        held.total.settle()
+        held.total.to_host()
         totals, held.total.totals = held.total.totals, {}
         nbytes = sum(array.nbytes for array in totals.values())
         return SumHeader(tuple(held.tags), held.total, nbytes), totals

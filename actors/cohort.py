@@ -18,9 +18,10 @@ import ray
 from ray import ObjectRef
 
 from actors.arguments import Packer
+from actors.calls import Call
 from actors.client import Factory
 from actors.failures import Crashed, StateLost, TimedOut
-from actors.pool import Call, Pool
+from actors.pool import Pool
 from actors.replies import Replies
 from actors.states import TOGETHER_BYTES, States
 from actors.store import INLINE_BYTES, nbytes, place_of, shared_images

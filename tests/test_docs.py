@@ -68,16 +68,17 @@ MEMBERS = {"EncoderClient": EncoderClient, "MethodServer": MethodServer, "Cohort
 
 def public_members(kind: type) -> set[str]:
     """What the class and its instances have, but for what begins with _: from its source and as Python sees it."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("rayfed_ssl")]
     targets = [
         target
-        for node in ast.walk(tree)
+        for base in bases
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(base))))
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     ]
     attributes = [target for target in targets if isinstance(target, ast.Attribute)]
     own = {found.attr for found in attributes if isinstance(found.value, ast.Name) and found.value.id == "self"}
-    inherited = {name for base in kind.__mro__ if base.__module__.startswith("rayfed_ssl") for name in vars(base)}
+    inherited = {name for base in bases for name in vars(base)}
     return {name for name in own | inherited if not name.startswith("_")}
 
 

@@ -149,7 +149,7 @@ class RunLoop:
         for note in notes:
             self.say(self.start, note.text)
         self._open_records(None if restored is None else self.start, files, notes)
-        self.claim.settled = True
+        self.claim.begun = True
 
     def _examine(self, resume: bool) -> tuple[int, Path] | None:
         """What to resume from: (round, checkpoint), or None. Sets the configuration to the one that the run has."""

@@ -25,10 +25,11 @@ from ray.exceptions import ObjectLostError
 import actors.cohort
 import actors.replies
 import actors.store
+from actors.calls import CRASHES, Call
 from actors.cohort import LONGEST_CHUNK, WINDOW, Pace, RayCohort
 from actors.failures import StateLost
 from actors.plan import reserve
-from actors.pool import CRASHES, PER_ACTOR, Call, Pool
+from actors.pool import PER_ACTOR, Pool
 from actors.shares import Plan
 from actors.store import INLINE_BYTES
 from actors.window import Request
