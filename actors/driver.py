@@ -155,11 +155,11 @@ class Driver:
             pool = Pool(self.plan, self.begun.reservation, self.begun.actors)
             self.begun = None  # they are the pool's
         else:
-            reservation = self._reserve(config)  # which may change the plan
+            reservation = self.reserve_bundles(config)  # which may change the plan
             pool = Pool(self.plan, reservation)
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
 
-    def _reserve(self, config: RunConfig) -> Reservation:
+    def reserve_bundles(self, config: RunConfig) -> Reservation:
         """Reserve the plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is
         free.
         """

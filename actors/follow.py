@@ -221,10 +221,10 @@ def follow(
         over = finished is not None and finished()
         if stopping():
             driver.stop.remote()
-        update = _looked(driver, seen)
+        update = look(driver, seen)
         if update is not None and update.process != process and seen:  # its list started anew
             process, seen = update.process, 0
-            update = _looked(driver, 0)
+            update = look(driver, 0)
         if update is None:
             if over:
                 return Update(process, [], seen, "failed")
@@ -238,7 +238,7 @@ def follow(
             return update
 
 
-def _looked(driver: ActorHandle, since: int) -> Update | None:
+def look(driver: ActorHandle, since: int) -> Update | None:
     """The driver's newest report; None while it is being restarted."""
     try:
         return ray.get(driver.progress.remote(since), timeout=ANSWER_S)  # type: ignore[no-any-return]
@@ -338,16 +338,19 @@ def attach(name: str, report: Report) -> tuple[dict[str, Any], str, int]:
         return update.result, where, rounds
 
 
-def stop(name: str) -> None:
-    """Have a detached run end after its round, with a checkpoint. Raises UserError if its driver cannot be reached."""
+def stop(name: str) -> bool:
+    """Have a detached run end after its round, with a checkpoint. Returns whether it goes on until then, and has not
+    ended before. Raises UserError if its driver cannot be reached.
+    """
     with connect(cluster_address("stop")):
         driver = find(name)
         try:
-            ray.get(driver.stop.remote(), timeout=STOP_S)
+            _, (status, _) = ray.get([driver.stop.remote(), driver.state.remote()], timeout=STOP_S)
         except GetTimeoutError:
             raise UserError(f"{name}: its driver gave no answer within {STOP_S:g} s; try again") from None
         except DEATHS as error:
             raise UserError(_gone(name, error)) from None
+    return status not in OVER
 
 
 def _gone(name: str, error: Exception) -> str:

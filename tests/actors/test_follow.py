@@ -15,6 +15,7 @@ from actors.order import Update
 from actors.session import Session
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.user_error import StoppedAtOnce
+from rayfed_ssl.commands.detached import stop
 from rayfed_ssl.simulation.progress import Progress
 from tests.tiny import tiny
 
@@ -26,7 +27,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
         raise error
 
     called = SimpleNamespace(remote=lambda *_: None)
-    driver = SimpleNamespace(stop=called, target=called, progress=called)
+    driver = SimpleNamespace(stop=called, state=called, target=called, progress=called)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setattr(follow, "connect", lambda address: nullcontext())
     monkeypatch.setattr(follow, "find", lambda name: driver)
@@ -49,13 +50,23 @@ def test_a_driver_that_does_not_hear_is_one_line(monkeypatch: pytest.MonkeyPatch
         follow.stop("mine")
 
 
+@pytest.mark.parametrize(("status", "said"), [("running", "it stops after its round"), ("done", "it has ended before")])
+def test_who_stops_is_told_if_the_run_has_ended(
+    status: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unreachable(monkeypatch, GetTimeoutError("never"))
+    monkeypatch.setattr(follow.ray, "get", lambda *_, **__: [None, (status, 3)])
+    stop("it")
+    assert capsys.readouterr().out.startswith(said)
+
+
 def leaving(monkeypatch: pytest.MonkeyPatch, *updates: Update) -> list[object]:
     """What is to be left running looks like these updates, one after the other; returns the drivers that are killed."""
     left, killed = iter(updates), list[object]()
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setattr(follow, "connect", lambda address: nullcontext())
     monkeypatch.setattr(follow, "start", lambda *_, **__: ("the driver", SimpleNamespace(lines=())))
-    monkeypatch.setattr(follow, "_looked", lambda driver, since: next(left))
+    monkeypatch.setattr(follow, "look", lambda driver, since: next(left))
     monkeypatch.setattr(follow, "POLL_S", 0.0)
     monkeypatch.setattr(follow.ray, "kill", killed.append)
     return killed
@@ -89,7 +100,7 @@ def test_who_leaves_hears_that_the_driver_died(monkeypatch: pytest.MonkeyPatch, 
     def dead(driver: object, since: int) -> Update:
         raise OutOfMemoryError("its node is low on memory")
 
-    monkeypatch.setattr(follow, "_looked", dead)
+    monkeypatch.setattr(follow, "look", dead)
     with pytest.raises(UserError, match=r"^tiny: its driver died \(its node is low on memory\)"):
         follow.detach(tiny("fedsimclr"), tmp_path)
 
