@@ -150,14 +150,14 @@ def test_what_the_server_raises_is_said_there_too(uri: str, monkeypatch: pytest.
 def test_the_folder_of_a_failed_run_stays_where_the_uri_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    whole = Mirror._copy
+    whole = Mirror.copy
 
     def refused(self: Mirror, path: str) -> None:
         if path == "error.txt" or every > 2:
             raise OSError(111, "Connection refused")
         whole(self, path)
 
-    monkeypatch.setattr(Mirror, "_copy", refused)
+    monkeypatch.setattr(Mirror, "copy", refused)
     error = ClientError(2, 2, "train", "here", "no such file")
     monkeypatch.setattr(LocalCohort, "mean", mean_that_fails(2, error))
     uri = f"file://{tmp_path}/run"
@@ -563,14 +563,14 @@ def test_evaluations_of_a_run_at_a_uri_keep_what_others_added_meanwhile(
             cli.main(["evaluate", uri, "--protocol", protocol])
         assert not exit.value.code
 
-    measure = reevaluation._measured
+    measure = reevaluation.measure
 
     def slow(*args: Any) -> dict[str, Any]:
-        monkeypatch.setattr(reevaluation, "_measured", measure)
+        monkeypatch.setattr(reevaluation, "measure", measure)
         evaluate("linear")  # begins after the first, and ends while that measures
         return measure(*args)
 
-    monkeypatch.setattr(reevaluation, "_measured", slow)
+    monkeypatch.setattr(reevaluation, "measure", slow)
     evaluate("knn")
     assert set(json.loads(files(uri)["evaluation.json"])["accuracy"]["global"]) == {"knn", "linear"}
     loaded.evaluate("fewshot")

@@ -33,7 +33,7 @@ def of_variants(variants: Mapping[str, Sequence[Path]], left_out: Mapping[str, s
         ended = [read_run(folder) for folder in folders if (folder / SUMMARY).is_file()]
         without = {folder.name: "not finished" for folder in folders if not (folder / SUMMARY).is_file()}
         rows.append(_row(name, ended, without))
-    return _compared(rows, left_out or {})
+    return compare_rows(rows, left_out or {})
 
 
 def of_runs(folders: Sequence[Path]) -> Comparison:
@@ -52,7 +52,7 @@ def of_runs(folders: Sequence[Path]) -> Comparison:
         together.append(run)
     grouped = list(groups.values())
     named = dict(zip(_names(grouped), grouped, strict=True))
-    made = _compared([_row(name, runs, {}) for name, runs in named.items()], {})
+    made = compare_rows([_row(name, runs, {}) for name, runs in named.items()], {})
     return replace(made, folders={name: [run.folder for run in runs] for name, runs in named.items()})
 
 
@@ -64,7 +64,7 @@ def _row(name: str, ended: Sequence[OneRun], without: Mapping[str, str]) -> Row:
     return Row(name, values, complete, {**others, **without})
 
 
-def _compared(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison:
+def compare_rows(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison:
     """The rows, marked if their settings differ from the first row's, and the baselines below them."""
     if not any(row.runs for row in rows):
         raise UserError("compare: found no run that is complete; nothing can be compared yet")

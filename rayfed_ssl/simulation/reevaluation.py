@@ -112,7 +112,7 @@ def reevaluate(
         federation, images = _other_images(run, config, data, exclude_trained)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-    measured = _measured(config, federation, encoders, data)
+    measured = measure(config, federation, encoders, data)
     found = measured.document if images is None else {"images": images, **measured.document}
     protocols = config.evaluation.protocols
     with rewriting(run / EVALUATION) as write:  # another command may have added to it since
@@ -232,7 +232,7 @@ def _which(images: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in images.items() if key not in (*NOTES, "largest_class")}
 
 
-def _measured(
+def measure(
     config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile], data: SourceConfig | None
 ) -> Found:
     """The configured protocols on these images, which are those of ``data``, or the run's own."""

@@ -182,13 +182,13 @@ class Mirror:
         changed = [path for path, signature in local.items() if self.copied.get(path) != signature]
         if SUMMARY in self.copied and SUMMARY not in local:
             for path in filter(KEPT.fullmatch, changed):  # their names have the round of the old summary
-                self._copy(path)
+                self.copy(path)
             changed = [path for path in changed if not KEPT.fullmatch(path)]
             for path in (EVALUATION, SUMMARY):
                 if path in self.copied and path not in local:
                     self.remote.delete_file(f"{self.root}/{path}")
         for path in sorted(changed, key=_rank):
-            self._copy(path)
+            self.copy(path)
 
     def _delete_gone(self, local: Mapping[str, tuple[int, int]]) -> None:
         """Delete the files at the URI that the run has deleted, and what was copied only in part."""
@@ -214,12 +214,12 @@ class Mirror:
             begun = "config.yaml" in files_below(self.remote, self.root)
             for path in sorted(_local_files(self.folder), key=_rank):
                 if path == ERROR or not begun:
-                    self._copy(path)
+                    self.copy(path)
         except (OSError, pa.ArrowException) as refused:
             self.failed = True
             error.add_note(f"--out: could not copy to {self.uri} ({first_line(refused)}); the run is in {self.folder}")
 
-    def _copy(self, path: str) -> None:
+    def copy(self, path: str) -> None:
         target = f"{self.root}/{path}"
         parent, name = os.path.split(target)
         draft = f"{parent}/.{name}{COPYING}" if self.moves else target

@@ -18,20 +18,19 @@ import pytest
 from actors.cohort import RayCohort
 from actors.failures import StateLost
 from actors.follow import find, follow, run_on_ray, start
-from actors.plan import reserve
 from actors.pool import Pool
 from actors.session import connect
-from actors.shares import Plan
-from actors.states import StateRef
+from actors.wire import ChunkResult, StateReturn
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import ClientError, OperationResult, State
+from rayfed_ssl.federated.messages import Chunk, ClientError, OperationResult, State
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
+from tests.actor_pools import two_actors
 from tests.cluster.processes import descendants, title, until
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -111,11 +110,8 @@ def federation() -> Federation:
 
 @pytest.fixture(scope="module")
 def pool(ray_session: ModuleType) -> Iterator[Pool]:
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    plan = Plan(2, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
-    pool = Pool(plan, reserve(plan, 30))
-    yield pool
-    pool.close()
+    with two_actors(sys.modules[__name__]) as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -357,7 +353,8 @@ def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType)
         list(cohort.ask("big"))
         cohort.end_round()
         assert [client for client, _ in cohort.states()] == [0, 1]
-        cohort._states._complete[1] = StateRef(lost)
+        cohort.client_states.take((1,), ChunkResult(Chunk(), [True], StateReturn.APART, [], None), [lost])
+        cohort.commit()
         with pytest.raises(StateLost, match="lost"):
             look()
         cohort.restore([])

@@ -208,10 +208,10 @@ def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:
     audit = Audit(worker, 0, 1, draw_sets(worker.federation, 0, 1000, 0))
     train, plain = worker.federation.dataset.train, load_federation(tiny("fedsimclr", HELD_OUT)).dataset.train
     mine = worker.federation.shards[0]["train"][:5]
-    np.testing.assert_array_equal(audit._as_the_clients(mine), train.pixels[mine])
+    np.testing.assert_array_equal(audit.as_the_clients(mine), train.pixels[mine])
     others = audit.sets.others[:5]
     np.testing.assert_array_equal(train.pixels[others], plain.pixels[others])  # as they are kept
-    assert np.abs(audit._as_the_clients(others).astype(int) - plain.pixels[others]).mean() > 10
+    assert np.abs(audit.as_the_clients(others).astype(int) - plain.pixels[others]).mean() > 10
 
 
 @pytest.mark.long

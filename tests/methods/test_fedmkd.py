@@ -247,7 +247,7 @@ def test_teachers_of_an_architecture_share_a_module_and_each_teaches_what_it_kno
     for asked in (teachers[:1], teachers):
         message = {"state": {"student": initial}, "teachers": [("small_cnn_bn", {"weights": t}) for t in asked]}
         context.execute("distil", SERVER, 1, message, None)
-        counts.append(len(context._networks))
+        counts.append(len(context.networks))
     assert counts[0] == counts[1]
     service, network = client(context, SERVER, "distil"), context.network("small_cnn_bn", "a copy").eval()
     images = context.federation.public

@@ -214,7 +214,7 @@ def test_what_was_found_is_kept_and_found_anew_where_it_is_damaged(
     for damage in ("", "[]", '{"range": [3, 3]}', '{"range": 7}'):
         file.write_text(damage)
         assert loaded(tmp_path / "d", tmp_path, range="percentiles").digest == first.digest
-    monkeypatch.setattr("rayfed_ssl.data.pixels.percentiles._counted", None)
+    monkeypatch.setattr("rayfed_ssl.data.pixels.percentiles.counted", None)
     assert loaded(tmp_path / "d", tmp_path, range="percentiles").range == first.range
 
 
