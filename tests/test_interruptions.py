@@ -127,8 +127,8 @@ def test_a_complete_run_resumed_stays_as_it_is_and_says_so(tmp_path: Path) -> No
         run_locally(config, run)
 
 
-def test_a_complete_run_resumed_gets_what_it_has_lost(tmp_path: Path) -> None:
-    """The evaluation of its last round, or its encoder."""
+def test_a_complete_run_resumed_gets_what_it_lacks(tmp_path: Path) -> None:
+    """The evaluation of its last round, its encoder, or figures that it was not asked for before."""
     config, run = tiny("fedsimclr"), tmp_path / "run"
     run_locally(config, run)
     before = encoders(run), measured(run), booked(run)
@@ -140,6 +140,8 @@ def test_a_complete_run_resumed_gets_what_it_has_lost(tmp_path: Path) -> None:
     shutil.rmtree(run / "encoder")
     run_locally(config, run, resume=True)
     assert (encoders(run), measured(run), booked(run)) == before
+    run_locally(tiny("fedsimclr", figures=True), run, resume=True)
+    assert (run / "figures/accuracy.png").exists()
 
 
 def test_resume_refuses_a_changed_result_and_allows_changed_resources(tmp_path: Path) -> None:

@@ -108,13 +108,14 @@ def evaluated(config: RunConfig, folder: Path, t: int) -> bool:
 
 def nothing_left(config: RunConfig, folder: Path, round: int) -> dict[str, Any] | None:
     """The summary of the run in ``folder``, whose newest checkpoint is of ``round``, if it is complete; None if it
-    lacks a round, its last evaluation or its encoder.
+    lacks a round, its last evaluation, its encoder or figures that are asked for now.
     """
     summary = known_summary(folder)
     if summary.get("status") != "complete" or not summary.get("rounds") == round == config.train.rounds:
         return None
     measured = not config.evaluation.rows or evaluated(config, folder, round)
-    return summary if measured and (folder / ENCODERS).is_dir() else None
+    drawn = not config.figures or load_of_run(folder / "config.yaml").figures
+    return summary if measured and drawn and (folder / ENCODERS).is_dir() else None
 
 
 def forget_end(folder: Path) -> list[str]:

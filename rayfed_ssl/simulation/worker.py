@@ -75,8 +75,10 @@ class Worker(ProcessContext):
         if kind is None:
             raise ValueError(f"{self.method.name} has no server work to run")
         self.images_read = 0
-        address = self.config.seed, round, client, operation, *visit_address(visit)
-        with self._own_published(), forked(*address, device=self.device):
+        with (
+            self._own_published(),
+            forked(self.config.seed, round, client, operation, *visit_address(visit), device=self.device),
+        ):
             worker = self.client(kind, client, round, operation, plain(dict(state or {})), visit)
             reply = worker.perform(plain(dict(message)))
         check_finite(reply, said := f"operation '{operation}' replied with")
