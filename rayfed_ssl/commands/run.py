@@ -66,8 +66,7 @@ def run(
         preflight(settings, folder, uri=uri, resume=resume)
         with reporter as report, left_running():
             goes_on = leave(settings, folder, uri=uri, resume=resume, report=report)
-        state = "runs on; follow it" if goes_on else "has ended; see how"
-        reporter.line(f"{state} with: rayfed-ssl attach {settings.name}")
+        reporter.line(f"{'runs on' if goes_on else 'has ended'}; see it with: rayfed-ssl attach {settings.name}")
         return
     with reporter as report, stop_signals(reporter.line) as stopping:
         summary = execute(executor)(settings, folder, uri=uri, resume=resume, report=report, stopping=stopping)
