@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from actors import follow as following
 from actors.driver import Driver, ProgressLog
 from actors.failures import StateLost
 from actors.follow import run_on_ray
-from actors.order import RESTARTS, Update
+from actors.order import RESTARTS, RunOrder, Update
+from actors.shares import Plan
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
@@ -192,6 +194,22 @@ def test_a_run_waits_until_nothing_can_be_refused(monkeypatch: pytest.MonkeyPatc
     driver.run()
     assert statuses == ["waiting", "running", "running", "running"]  # a run under way does not wait again
     assert driver.state()[0] == "done"
+
+
+def test_who_comes_after_a_driver_knows_that_it_was_asked_to_stop(
+    ray_session: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "restarted", lambda: False)
+
+    def driver(run: str) -> Driver:
+        plan = Plan(1, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
+        return Driver(RunOrder(tiny("fedsimclr"), tmp_path, False, plan, run, tuple(sys.argv), os.getcwd()))
+
+    first = driver("one")
+    assert not first.stop_wanted.is_set()
+    first.stop()
+    assert driver("one").stop_wanted.is_set()
+    assert not driver("another").stop_wanted.is_set()
 
 
 def test_actors_that_were_started_for_nothing_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
