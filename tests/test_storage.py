@@ -499,17 +499,17 @@ def test_a_run_that_cannot_be_fetched_leaves_nothing_here(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_a_run_at_a_uri_is_evaluated_and_loaded_there(uri: str, tmp_path: Path) -> None:
+def test_a_run_at_a_uri_is_evaluated_and_loaded_there(
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import json
 
     import rayfed_ssl
-    from rayfed_ssl import cli
+    from tests.command_line import command
 
     carried_out(uri)
     before = files(uri)
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["evaluate", uri])
-    assert not exit.value.code
+    assert command(capsys, "evaluate", uri)[0] == 0
     found = files(uri)
     assert found.keys() - before.keys() == {"evaluation.json"}
     assert {path: found[path] for path in before} == before
@@ -547,21 +547,19 @@ def test_a_run_that_is_removed_at_its_uri_while_it_is_evaluated_does_not_come_ba
 
 @pytest.mark.long
 def test_evaluations_of_a_run_at_a_uri_keep_what_others_added_meanwhile(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A command's, and those of a copy that was loaded long before."""
     import json
 
     import rayfed_ssl
-    from rayfed_ssl import cli
+    from tests.command_line import command
 
     carried_out(uri)
     loaded = rayfed_ssl.load(uri)
 
     def evaluate(protocol: str) -> None:
-        with pytest.raises(SystemExit) as exit:
-            cli.main(["evaluate", uri, "--protocol", protocol])
-        assert not exit.value.code
+        assert command(capsys, "evaluate", uri, "--protocol", protocol)[0] == 0
 
     measure = reevaluation.measure
 

@@ -163,10 +163,6 @@ class Service(EncoderClient[Config]):
     """The server's own training: the alignment model, once, at the full learning rate."""
 
     @property
-    def encoder(self) -> str:
-        return self.config.clients.encoder(0)
-
-    @property
     def learning_rate(self) -> float:
         return self.config.train.optimizer.lr
 

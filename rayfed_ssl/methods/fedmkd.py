@@ -292,5 +292,5 @@ FEDMKD = Method(
     second_view=True,
     check=check,
     check_federation=check_federation,
-    footprint=lambda config, images: ClientFootprint(models=1, target_down="own"),
+    footprint=lambda config, images: ClientFootprint(models=1),
 )

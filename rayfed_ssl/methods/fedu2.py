@@ -189,9 +189,9 @@ class Server(fedavg.Server[Config]):
         """The batches of one `fit`, by the client's own number of local epochs."""
         return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
 
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """A third view of every image, where turns are predicted."""
-        epochs = self.fitting(client, **self.setup.network_sizes(self.common_encoder))
+    def workload(self, operation: str, client: int) -> Workload:
+        """As FedAvg's, and a third view of every image, where turns are predicted."""
+        epochs = super().workload(operation, client)
         return with_third_view(epochs) if self.method.rotation else epochs
 
 

@@ -33,7 +33,7 @@ from rayfed_ssl.federated.client import EncoderClient, Loss
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import array_size
 from rayfed_ssl.federated.messages import TRAINS, Reply
-from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
+from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
 from rayfed_ssl.federated.workload import Workload
@@ -218,6 +218,5 @@ ORCHESTRA = Method(
     accepts=only("simclr"),
     service=Service,
     check=check,
-    footprint=lambda config, images: ClientFootprint(target_down="common"),
     uploads={"centroids": Entries(network="target")},
 )

@@ -169,8 +169,8 @@ class Objective:
         return {}
 
     def memory_bytes(self, dim: int) -> int:
-        """The bytes of a full memory with rows of ``dim`` values."""
-        return 0
+        """The bytes of a full memory with rows of ``dim`` values: by default those of a fresh one."""
+        return sum(tensor.nbytes for tensor in self.remember(dim, torch.Generator()).values())
 
     def step(self, network: Network, batch: Batch) -> Step:
         """The loss on one batch."""

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 
-from rayfed_ssl import cli
 from rayfed_ssl.base.linalg import canonical_r
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
@@ -43,6 +42,7 @@ from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint, claim
 from rayfed_ssl.storage.claim import rewriting
+from tests.command_line import command
 from tests.data.columns import write
 from tests.leak.runs import HELD_OUT, finished
 from tests.tiny import OWN, run_locally
@@ -348,10 +348,8 @@ def test_what_knows_nothing_and_tells_members_apart_is_named() -> None:
 
 
 def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["leak", str(averaged), "--client", "1", "--client", "2"])
-    assert exit.value.code == 0
-    out = capsys.readouterr().out
+    status, out, _ = command(capsys, "leak", averaged, "--client", "1", "--client", "2")
+    assert status == 0
     assert "repeating round 3" in out
     assert "0.5 is chance" in out
     assert f"95%: {INTERVAL}; {BY_CHANCE}" in out.replace("\n", " ")
@@ -383,12 +381,11 @@ def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
     assert bare.guarantee is None
     assert noisy.guarantee is not None
     assert noisy.guarantee.epsilon == pytest.approx(1.0, rel=0.5)
-    with pytest.raises(SystemExit):
-        cli.main(["leak", str(tmp_path / "noisy")])
+    _, out, _ = command(capsys, "leak", tmp_path / "noisy")
     told = json.loads((tmp_path / "noisy" / "summary.json").read_text())["privacy"]
     said = f"epsilon {max(told['epsilon'].values()):.3g} at delta 0.01, of correlation matrices R_j alone; weights "
     said += "theta_j and the running statistics of BatchNorm are sent without noise"
-    assert said in capsys.readouterr().out.splitlines()
+    assert said in out.splitlines()
     document = json.loads((tmp_path / "noisy" / "leak.json").read_text())
     assert document["privacy"]["not_covered"] == told["not_covered"]
     deviation = bare.null_deviation / len(clients) ** 0.5  # of a mean over clients, by chance
