@@ -92,7 +92,9 @@ def _among(given: Mapping[str, object], key: str) -> bool:
 
 
 def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
-    """Key without effect -> what it needs: the run's own keys, those of plug-ins and, ``unused``, of the method."""
+    """Key without effect -> what it needs: the run's own keys, those of plug-ins, of the objective and, ``unused``, of
+    the method.
+    """
     found = dict[str, str]()
     if config.train.local_steps is not None:
         found["train.local_epochs"] = "train.local_steps=null"
@@ -125,7 +127,7 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
             found |= dict.fromkeys(ours, f"evaluation.{path}.recipes with ours")
     for path, plugin in _plugins(config).items():
         found |= plugin.unused(path)
-    return {**found, **unused}
+    return {**found, **config.objective.unused(), **unused}
 
 
 def _plugins(config: RunSettings) -> dict[str, PluginConfig]:

@@ -122,6 +122,18 @@ REFUSED = {
         "fedca", {**ALONE, "method.dictionary_size": 0, "method.exclude_own": False},
         "method.exclude_own: found false; it needs method.dictionary_size=1 or more",
     ),
+    "an ensemble of no entries": (
+        "fedca", {**ALONE, "method.dictionary_size": 0, "method.ensembling": 0.9},
+        "method.ensembling: found 0.9; it needs method.dictionary_size=1 or more",
+    ),
+    "a queue that is none": (
+        "fedavg", {"objective.name": "swav", "objective.keep_queue": True},
+        "objective.keep_queue: found true; it needs objective.queue above 0",
+    ),
+    "t of no uniformity": (
+        "fedavg", {"objective": {"name": "align_uniform", "uniformity": 0, "t": 3}},
+        "objective.t: found 3.0; it needs objective.uniformity above 0",
+    ),
     "epochs beside steps": (
         "fedsimclr", {"train.local_steps": 3, "train.local_epochs": 2},
         "train.local_epochs: found 2; it needs train.local_steps=null",
@@ -195,6 +207,8 @@ ALLOWED = {
     "a relative step": ("fedu2", {"method.relative": True, "method.lr": None}),
     "no alignment": ("fedca", {**ALONE, "method.beta": 0.01, "objective.directional": False}),
     "no dictionary": ("fedca", {"method.alignment": False, "method.dictionary_size": 0, "method.ensembling": 0.0}),
+    "a queue": ("fedavg", {"objective.name": "swav", "objective.queue": 24, "objective.keep_queue": True}),
+    "t of a method's uniformity": ("ssd", {"objective.t": 3.0}),
     "steps": ("fedsimclr", {"train.local_steps": 3, "train.local_epochs": 1}),
     "epochs": ("fedsimclr", {"train.local_steps": None, "train.local_epochs": 2}),
     "a second view": ("fedprox", {"objective.name": "byol", "augment.second_blur_p": 0.5}),
