@@ -268,8 +268,12 @@ def unused(config: RunSettings) -> dict[str, str]:
     if not method.alignment:
         own = "method.beta", "method.alignment_epochs", "method.alignment_batch", "objective.directional"
         keys |= dict.fromkeys(own, "method.alignment=true")
+    elif not method.beta:
+        own = "method.alignment_epochs", "method.alignment_batch", "objective.directional"
+        keys |= dict.fromkeys(own, "method.beta above 0")
     if not method.has_dictionary:
-        keys["method.exclude_own"] = "method.dictionary_size=1 or more"
+        own = ("method.exclude_own", *(("method.ensembling",) if method.ensembling else ()))  # 0 says the same: none
+        keys |= dict.fromkeys(own, "method.dictionary_size=1 or more")
     return keys
 
 

@@ -220,12 +220,18 @@ def check(config: RunSettings) -> None:
 
 
 def unused(config: RunSettings) -> dict[str, str]:
-    """The learning rate of a step that follows from how far clients moved; what FUR alone reads, without it."""
+    """The learning rate of a step that follows from how far clients moved; what FUR alone reads, without it; what
+    sharpens shares that are all the same, and equalises steps that are.
+    """
     method, keys = config.method_as(Config), dict[str, str]()
     if method.relative:
         keys["method.lr"] = "method.relative=false"
     if not method.uniformity:
         keys |= dict.fromkeys(("method.tangent_spaces", "method.directions"), "method.uniformity above 0")
+    if method.weights == "uniform":
+        keys["method.temperature"] = "method.weights=size"
+    if config.train.local_steps is not None and method.equalise:
+        keys["method.equalise"] = "train.local_steps=null"
     return keys
 
 

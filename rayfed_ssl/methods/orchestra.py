@@ -209,6 +209,11 @@ def check(config: RunSettings) -> None:
     )
 
 
+def unused(config: RunSettings) -> dict[str, str]:
+    """The learning rate of a fit without steps."""
+    return {} if config.method_as(Config).fit_steps else {"method.fit_lr": "method.fit_steps above 0"}
+
+
 ORCHESTRA = Method(
     Config,
     Client,
@@ -217,6 +222,7 @@ ORCHESTRA = Method(
     objective="simclr",
     accepts=only("simclr"),
     service=Service,
+    unused=unused,
     check=check,
     uploads={"centroids": Entries(network="target")},
 )

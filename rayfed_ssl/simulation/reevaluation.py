@@ -45,7 +45,7 @@ from rayfed_ssl.settings.data_argument import (
     parse_data_argument_of_run,
     title,
 )
-from rayfed_ssl.settings.files import of_run, parse_overrides
+from rayfed_ssl.settings.files import flat, of_run, parse_overrides
 from rayfed_ssl.simulation.evaluation_file import (
     BETWEEN,
     PIXELS,
@@ -360,7 +360,7 @@ def _configured(
     own = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
     here, measured = places(own), protocols or own.evaluation.protocols
     allowed_names = (*CHANGEABLE, *(name for name in PROTOCOLS if name in EvaluationConfig.model_fields))
-    for key in parse_overrides(changes):
+    for key in flat(parse_overrides(changes)):
         if key in here:
             continue
         block, name, below = (*key.split("."), "", "")[:3]

@@ -424,6 +424,13 @@ def test_r_is_taken_back_to_the_mean_over_the_rows_it_was_factored_from(scale: b
     assert correlation_of(once, "fedfoa.correlation")[0].views(once) == 0  # of clean images, one each
 
 
+@pytest.mark.parametrize(("views", "looked_at"), [("first", 1), ("both", 2)])
+def test_no_second_view_of_another_kind_is_looked_for_in_matrices_of_first_views(views: str, looked_at: int) -> None:
+    plugin = {"name": "fedfoa", "views": views}
+    config = tiny("fedsimclr", {"data.limit": 240, "augment.second_solarize_p": 0.2, "plugins": [plugin]})
+    assert correlation_of(config, "fedfoa.correlation")[0].views(config) == looked_at
+
+
 @pytest.mark.long
 def test_centroids_are_looked_up_by_the_network_that_they_are_of(tmp_path: Path) -> None:
     """Orchestra clusters what the momentum target makes of images."""
