@@ -278,7 +278,7 @@ def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -
         (
             ["knn"],
             ["evaluation.select={share: 0.5}"],
-            r"^evaluation\.select: found a change of what the run was; allowed",
+            r"^evaluation\.select\.share: found a change of what the run was; allowed",
         ),
         (["knn"], ["train.rounds=2"], r"^train\.rounds: found a change of what the run was"),
         (
