@@ -275,10 +275,12 @@ def _local_files(folder: Path) -> dict[str, tuple[int, int]]:
 
 def wanted(files: set[str]) -> set[str]:
     """Those of a run's files that resuming needs: all but checkpoints without their marker, what was copied only in
-    part, and, if the run has not ended, parts of tables that are newer than the newest checkpoint.
+    part, and parts of tables that are newer than the newest checkpoint; of a run that has ended, those of its own round
+    that came after it are needed.
     """
     complete = {int(match[1]): os.path.dirname(path) for path in files if (match := CHECKPOINT.fullmatch(path))}
     newest = Commit(max(complete, default=-1), 0)
+    ended = SUMMARY in files
 
     def needed(path: str) -> bool:
         if _in_part(path):
@@ -286,7 +288,10 @@ def wanted(files: set[str]) -> set[str]:
         if path.startswith("checkpoints/"):
             return os.path.dirname(path) in complete.values()
         part = PART.fullmatch(os.path.basename(path))
-        return part is None or SUMMARY in files or Commit(int(part[1]), int(part[2] or 0)) <= newest
+        if part is None:
+            return True
+        at = Commit(int(part[1]), int(part[2] or 0))
+        return at <= newest or (ended and at.round == newest.round)
 
     return {path for path in files if needed(path)}
 
