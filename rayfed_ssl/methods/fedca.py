@@ -269,12 +269,11 @@ def unused(config: RunSettings) -> dict[str, str]:
     """What one module alone reads, where it is off."""
     method = config.method_as(Config)
     keys: dict[str, str] = {}
+    aligned = "method.alignment_epochs", "method.alignment_batch", "objective.directional"
     if not method.alignment:
-        own = "method.beta", "method.alignment_epochs", "method.alignment_batch", "objective.directional"
-        keys |= dict.fromkeys(own, "method.alignment=true")
+        keys |= dict.fromkeys(("method.beta", *aligned), "method.alignment=true")
     elif not method.beta:
-        own = "method.alignment_epochs", "method.alignment_batch", "objective.directional"
-        keys |= dict.fromkeys(own, "method.beta above 0")
+        keys |= dict.fromkeys(aligned, "method.beta above 0")
     if not method.has_dictionary:
         own = ("method.exclude_own", *(("method.ensembling",) if method.ensembling else ()))  # 0 says the same: none
         keys |= dict.fromkeys(own, "method.dictionary_size=1 or more")
