@@ -68,7 +68,12 @@ def square(image: Any, folder: Path | str = HERE) -> Tensor:
     value_range = config["input"].get("range_of_deep_images")
     _refuse_high_bit_depth_colour(image, value_range)
     white_is_zero = getattr(image, "tag_v2", {}).get(262) == 0  # TIFF 6.0, section 4
-    image = _to_eight_bits(_upright(image), value_range, white_is_zero=white_is_zero)
+    few_bits = {"L;2": 85, "L;4": 17}.get(next((str(tile[3]) for tile in getattr(image, "tile", ())), ""))
+    image = _upright(image)
+    if few_bits and isinstance(image.info.get("transparency"), int):  # Pillow spreads the pixels, but not this grey
+        image = image.copy()
+        image.info["transparency"] *= few_bits
+    image = _to_eight_bits(image, value_range, white_is_zero=white_is_zero)
     image = _laid_on(image, config["input"].get("background", "black")).convert(mode)
     if image.size != (side, side):
         image = _fitted(image, side, config["input"].get("fit", "crop"), box)
@@ -186,7 +191,7 @@ def _refuse_high_bit_depth_colour(image: Any, value_range: list[float] | None) -
     arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in tiles]
     high = any(re.search(";16[BLN]", str(part)) for parts in arguments for part in parts)
     deep = high or max((8, *getattr(image, "tag_v2", {}).get(258, ()))) > 8  # TIFF 6.0, BitsPerSample
-    if deep and not (high and value_range == [0, 65535]):
+    if deep and not (high and value_range == [0, 65535] and "transparency" not in image.info):
         raise ValueError(
             f"16 bits per channel in mode {image.mode}: rayfed-ssl's own transform reads them; or convert to 8 bits"
         )
@@ -231,9 +236,15 @@ def _to_eight_bits(image: Any, value_range: list[float] | None, *, white_is_zero
 
     stored, kind = (image, torch.float32) if image.mode == "F" else (image.convert("I"), torch.int32)
     values = torch.frombuffer(bytearray(stored.tobytes()), dtype=kind).double()
-    low, high = (float(values.min()), float(values.max())) if value_range is None else value_range
+    clear = image.info.get("transparency")  # of a PNG
+    seen = values != clear if isinstance(clear, int) else torch.ones_like(values, dtype=torch.bool)
+    counted = values[seen] if seen.any() else values
+    low, high = (float(counted.min()), float(counted.max())) if value_range is None else value_range
     scaled = _scaled(values, low, high, f"an image of mode {image.mode}")
-    return frombytes("L", image.size, bytes((255 - scaled if white_is_zero else scaled).tolist()))
+    grey = frombytes("L", image.size, bytes((255 - scaled if white_is_zero else scaled).tolist()))
+    if not seen.all():
+        grey.putalpha(frombytes("L", image.size, bytes((seen * 255).tolist())))
+    return grey
 
 
 def normalised(pixels: Tensor, folder: Path | str = HERE) -> Tensor:

@@ -40,16 +40,27 @@ def banded(
 
 def png16(values: np.ndarray, *extra: bytes) -> bytes:
     """A PNG (ISO 15948) of uint16 (H, W, C), C = 2, 3 or 4; ``extra`` chunks stand before or, of eXIf, behind it."""
-
-    def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
     height, width, channels = values.shape
     header = struct.pack(">IIBBBBB", width, height, 16, {2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    before, behind = ([chunk(part[:4], part[4:]) for part in extra if (part[:4] == b"eXIf") == late] for late in (0, 1))
-    parts = (chunk(b"IHDR", header), *before, chunk(b"IDAT", zlib.compress(rows)), *behind, chunk(b"IEND", b""))
+    before, behind = (
+        [_chunk(part[:4], part[4:]) for part in extra if (part[:4] == b"eXIf") == late] for late in (0, 1)
+    )
+    parts = (_chunk(b"IHDR", header), *before, _chunk(b"IDAT", zlib.compress(rows)), *behind, _chunk(b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def grey_png(values: np.ndarray, bits: int, clear: int) -> bytes:
+    """A PNG (ISO 15948) of grey ``values`` (H, W) of so many bits, of which ``clear`` is transparent (tRNS)."""
+    places = (values[..., None].astype(np.int64) >> np.arange(bits)[::-1] & 1).astype(np.uint8)
+    rows = b"".join(b"\0" + np.packbits(row.reshape(-1)).tobytes() for row in places)
+    head = struct.pack(">IIBBBBB", *values.shape[::-1], bits, 0, 0, 0, 0)
+    parts = (_chunk(b"IHDR", head), _chunk(b"tRNS", struct.pack(">H", clear)), _chunk(b"IDAT", zlib.compress(rows)))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + _chunk(b"IEND", b"")
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
 def high_bit_depth_colour() -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import re
 import struct
@@ -21,6 +20,7 @@ from rayfed_ssl.exporting.embed import table_of
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import run_locally
+from tests.data.encoded import tiff
 from tests.data.files import png
 from tests.tiny import tiny
 
@@ -40,11 +40,9 @@ def png_of_16_bits(pixels: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def jpeg2000_of_12_bits(pixels: np.ndarray) -> bytes:
-    """A JPEG 2000 of colours (H, W, 3) that calls its samples of 8 bits those of 12 (Ssiz: ITU-T T.800, A.5.1)."""
-    file = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG2000", irreversible=False)
-    return file.getvalue().replace(b"\x07\x01\x01" * 3, b"\x0b\x01\x01" * 3, 1)
+def cmyk_of_16_bits(pixels: np.ndarray) -> bytes:
+    """A TIFF of four inks (H, W, 4) of 16 bits."""
+    return tiff(np.dstack([pixels, pixels[..., 0]]).astype(np.uint16), photometric="separated")
 
 
 def tree(root: Path, encoded: Callable[[np.ndarray], bytes] | None, most: int = 256) -> Path:
@@ -107,7 +105,7 @@ def test_the_block_that_is_named_reads_the_images(use: Use, option: str, run: Pa
 
 
 def test_no_block_is_named_where_the_encoders_run_has_the_range(ranged: Path, tmp_path: Path) -> None:
-    deep = tree(tmp_path / "deep", jpeg2000_of_12_bits)  # which is read by the range of its bits alone
+    deep = tree(tmp_path / "deep", cmyk_of_16_bits)  # which is read by the range of its bits alone
     with pytest.raises(UserError) as refused:
         embedded(ranged, str(deep))
     assert str(refused.value).endswith(

@@ -16,6 +16,7 @@ from rayfed_ssl.data.decoding.decode import decode, decode_opened
 from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.squares import Background, Fit
 from rayfed_ssl.exporting import standalone
+from tests.data.encoded import grey_png
 
 RAMP = np.arange(40 * 30, dtype=np.uint16).reshape(40, 30)
 
@@ -49,6 +50,12 @@ def glassy(mode: str, kind: str) -> bytes:
     return file.getvalue()
 
 
+def one_grey_clear(bits: int) -> bytes:
+    """A grey PNG of which one value is transparent."""
+    values = RAMP.astype(np.int64) // 7 * 7 % 2**bits
+    return grey_png(values, bits, clear=int(values[20, 15]))
+
+
 FILES = {
     "16-bit PNG": file_of(7 * RAMP + 100),
     "16-bit TIFF": file_of(5 * RAMP, "TIFF"),
@@ -61,6 +68,8 @@ FILES = {
     "transparent TIFF": glassy("RGBA", "TIFF"),
     "transparent grey": glassy("LA", "PNG"),
     "transparent palette": glassy("P", "PNG"),
+    "one transparent grey of 16 bits": one_grey_clear(16),
+    "one transparent grey of 4 bits": one_grey_clear(4),
     "palette": file_of((RAMP % 256).astype(np.uint8), "PNG", "P"),
     "turned JPEG": file_of((RAMP % 256).astype(np.uint8), "JPEG", exif=turned(6)),
     "turned 16-bit PNG": file_of(7 * RAMP, exif=turned(5)),

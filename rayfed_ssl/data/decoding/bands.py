@@ -39,6 +39,7 @@ from rayfed_ssl.data.decoding.bit_depth import (
     to_bytes,
 )
 from rayfed_ssl.data.decoding.formats import GDAL_NODATA, TIFFFILE_HERE, TIFFFILE_NEEDED, gdal_nodata
+from rayfed_ssl.data.decoding.samples import ppm_highest, samples_of
 from rayfed_ssl.data.decoding.upright import ORIENTATION, turned
 from rayfed_ssl.data.images import BadImage, are_bands
 
@@ -207,7 +208,7 @@ def refuse_without_bands(image: Image.Image, channels: int, bands: Bands | None)
     count = (_MODES if bands is None else _MODES | _OPAQUE).get(image.mode, 0)
     if not fits(count, channels, bands):
         raise BadImage(f"an image of mode {image.mode}, {wanted_of(channels, bands)}; allowed: arrays, TIFF")
-    if bits_per_channel(image, None) > 8:
+    if bits_per_channel(image, samples_of(image)) > 8 or ppm_highest(image):
         raise BadImage("16 bits per channel, which are not read of bands here; allowed: arrays, TIFF")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from rayfed_ssl.data.decoding.samples import Samples
 from rayfed_ssl.data.images import BadImage, are_bands
 
 CLIPPED_SHARE = 0.01  # of an image's pixels: if more lie outside the range, a note says so
@@ -115,12 +116,12 @@ def refuse_signed_bytes(image: Image.Image) -> None:
         raise BadImage("8 bits with a sign, which would be read without it; convert to 8 bits without one, or to 16")
 
 
-def has_high_bit_depth_colours(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> bool:
-    """Whether an image has several channels of more than 8 bits each; ``depth`` is what ``jpeg2000_depth`` returns.
+def has_high_bit_depth_colours(image: Image.Image, range: Range | None, samples: Samples | None) -> bool:
+    """Whether an image has several channels of more than 8 bits each; ``samples`` is what ``samples_of`` returns.
 
     Pillow reads the 8 high bits, which is right for the full range only. Raises BadImage for any other ``range``.
     """
-    if is_high_bit_depth(image) or (bits := bits_per_channel(image, depth)) <= 8:
+    if is_high_bit_depth(image) or (bits := bits_per_channel(image, samples)) <= 8:
         return False
     if range != (0, 2**bits - 1):
         raise BadImage.unless_set(
@@ -131,12 +132,12 @@ def has_high_bit_depth_colours(image: Image.Image, range: Range | None, depth: t
     return True
 
 
-def bits_per_channel(image: Image.Image, depth: tuple[int, bool] | None) -> int:
+def bits_per_channel(image: Image.Image, samples: Samples | None) -> int:
     """The bits of each channel of an unread image that is not ``is_high_bit_depth``; 8 if its pixels were read already.
-    ``depth`` is what ``jpeg2000_depth`` returns.
+    ``samples`` is what ``samples_of`` returns.
     """
-    if depth is not None:
-        return depth[0]
+    if samples is not None:
+        return samples.bits
     if not getattr(image, "tile", ()):
         return 8
     return 16 if has_sixteen_raw(image) else max((8, *getattr(image, "tag_v2", {}).get(_BITS, ())))
@@ -175,27 +176,32 @@ def colours_to_eight_bits(pixels: NDArray[np.generic], range: Range | None) -> E
     return to_bytes(pixels.astype(np.float64), range)
 
 
-def to_eight_bits(image: Image.Image, range: Range | None, depth: tuple[int, bool] | None) -> EightBitImage:
-    """Scales a grey image of any depth; ``depth`` is what ``jpeg2000_depth`` returns. Raises BadImage as ``to_bytes``
-    does.
+def to_eight_bits(
+    image: Image.Image, range: Range | None, samples: Samples | None, seen: NDArray[np.bool_] | None = None
+) -> EightBitImage:
+    """Scales a grey image of any depth; ``samples`` is what ``samples_of`` returns, ``seen`` (H, W) says which pixels
+    are not transparent. Raises BadImage as ``to_bytes`` does.
     """
     white_is_zero = getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
-    return to_bytes(grey_values(image, depth), range, white_is_zero)
+    return to_bytes(grey_values(image, samples), range, white_is_zero, seen)
 
 
-def grey_values(image: Image.Image, depth: tuple[int, bool] | None) -> NDArray[np.float64]:
-    """The values (H, W) of a grey image. ``depth`` is what ``jpeg2000_depth`` returns: Pillow moves the samples of JPEG
-    2000 to the high end of 16 bits, and here they are moved back.
-    """
+def grey_values(image: Image.Image, samples: Samples | None) -> NDArray[np.float64]:
+    """The values (H, W) of a grey image; ``samples`` is what ``samples_of`` returned before it was read."""
     tags = getattr(image, "tag_v2", {})
     stored = np.asarray(image)
     if tags.get(_BITS) == (32,) and tags.get(_KIND, (_UNSIGNED,)) == (_UNSIGNED,):
         stored = stored.view(np.uint32)  # Pillow has no such mode: it takes the highest bit for a sign
     values = stored.astype(np.float64)
-    if depth is not None:
-        bits, signed = depth
-        values = values / 2 ** (16 - bits) - (2 ** (bits - 1) if signed else 0)
-    return values
+    return values if samples is None else samples.of(values)
+
+
+def seen_of(image: Image.Image) -> NDArray[np.bool_] | None:
+    """Where the pixels (H, W) of a grey PNG of 16 bits do not have the value that it calls transparent; None if it
+    calls none so.
+    """
+    clear = image.info.get("transparency")
+    return np.asarray(image) != clear if isinstance(clear, int) else None
 
 
 def to_bytes(

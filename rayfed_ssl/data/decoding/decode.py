@@ -47,11 +47,12 @@ from rayfed_ssl.data.decoding.bit_depth import (
     has_high_bit_depth_colours,
     is_high_bit_depth,
     refuse_signed_bytes,
+    seen_of,
     to_bytes,
     to_eight_bits,
 )
 from rayfed_ssl.data.decoding.decoded import Decoded
-from rayfed_ssl.data.decoding.deep_colours import DeepColours, deep_colours, is_deep, read_deep, unopened_colours
+from rayfed_ssl.data.decoding.deep_colours import DeepColours, deep_colours, is_deep, read_deep, unopened_tiff
 from rayfed_ssl.data.decoding.dicom_heads import HEAD, is_dicom
 from rayfed_ssl.data.decoding.form import MOST_PIXELS, ImageForm
 from rayfed_ssl.data.decoding.formats import (
@@ -62,11 +63,11 @@ from rayfed_ssl.data.decoding.formats import (
     has_more_bands,
     heic_format,
     is_tiff,
-    jpeg2000_depth,
     may_be_dicom,
     tiff_found,
     undecodable,
 )
+from rayfed_ssl.data.decoding.samples import samples_of, transparent_grey
 from rayfed_ssl.data.decoding.squares import (
     Box,
     band_square,
@@ -107,7 +108,7 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
         try:
             opened = _opened(payload)
         except UnidentifiedImageError:
-            if form.range is None or (deep := unopened_colours(payload, form.refuse_large)) is None:
+            if (deep := unopened_tiff(payload, form.refuse_large, form.range is not None)) is None:
                 raise
             return _decoded_deep(deep, form)
         with opened as image:
@@ -119,8 +120,8 @@ def decode(payload: Payload, form: ImageForm) -> Decoded:
 
 def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float64] | int:
     """The values of an image that a range would scale, in any shape; or an int, the bits of each channel, if no range
-    scales it: because it has 8 bits, or because its format allows the range of its bits alone, as colours in JPEG 2000
-    do.
+    scales it: because it has 8 bits, or because its format allows the range of its bits alone, as 16-bit CMYK in TIFF
+    does.
 
     The padding of DICOM files and transparent pixels are left out. Bands are (H, W, C), NaN where data are missing.
 
@@ -146,7 +147,7 @@ def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float
         try:
             opened = _opened(payload)
         except UnidentifiedImageError:
-            if (deep := unopened_colours(payload, form.refuse_large)) is None:
+            if (deep := unopened_tiff(payload, form.refuse_large)) is None:
                 raise
             return deep.seen
         with opened as image:
@@ -154,8 +155,11 @@ def high_bit_depth_values(payload: Payload, form: ImageForm) -> NDArray[np.float
             refuse_signed_bytes(image)
             if is_deep(image):
                 return read_deep(image).seen
-            depth = jpeg2000_depth(image)
-            return grey_values(image, depth) if is_high_bit_depth(image) else bits_per_channel(image, depth)
+            samples = samples_of(image)
+            if not is_high_bit_depth(image):
+                return bits_per_channel(image, samples)
+            values, seen = grey_values(image, samples), seen_of(image)
+            return values if seen is None or not seen.any() else values[seen]
 
 
 @contextlib.contextmanager
@@ -218,26 +222,31 @@ def _decoded(image: Image.Image, form: ImageForm, *, reduce: bool = False) -> De
     width, height = image.size
     form.refuse_large(width, height)
     refuse_signed_bytes(image)
-    depth = jpeg2000_depth(image)
-    has_more = is_high_bit_depth(image) or bits_per_channel(image, depth) > 8
+    samples, clear = samples_of(image), transparent_grey(image)
+    has_more = is_high_bit_depth(image) or is_deep(image) or bits_per_channel(image, samples) > 8
     range = form.one_range if has_more else None
     if (deep := deep_colours(image, range)) is not None:
         return _decoded_deep(deep, form)
-    high_bit_depth = has_high_bit_depth_colours(image, range, depth)
+    high_bit_depth = has_high_bit_depth_colours(image, range, samples)
     reduced = image.draft(form.mode, (2 * form.size, 2 * form.size)) if reduce else None
     pixels = upright(image)
+    if clear is not None and clear != pixels.info["transparency"]:
+        pixels = pixels.copy()  # the caller's image keeps what Pillow read
+        pixels.info["transparency"] = clear
     if not is_high_bit_depth(pixels):
         box = None if reduced is None else turned_box(reduced[1], image.size, orientation(image))
         return replace(_as_square(pixels, (width, height), form, box), high_bit_depth=high_bit_depth)
-    eight_bit = to_eight_bits(pixels, range, depth)
-    return _as_square(Image.fromarray(eight_bit.pixels), (width, height), form).scaled_as(eight_bit)
+    seen = seen_of(pixels)
+    eight_bit = to_eight_bits(pixels, range, samples, seen)
+    grey = Image.fromarray(eight_bit.pixels)
+    if seen is not None:
+        grey.putalpha(Image.fromarray(np.where(seen, 255, 0).astype(np.uint8)))
+    return _as_square(grey, (width, height), form).scaled_as(eight_bit)
 
 
 def _decoded_deep(deep: DeepColours, form: ImageForm) -> Decoded:
     """Colours of more than 8 bits as a square, scaled by the form's range."""
-    range = form.one_range
-    assert range is not None
-    image, eight_bit = deep.scaled(range)
+    image, eight_bit = deep.scaled(form.one_range)
     decoded = _as_square(image, image.size, form).scaled_as(eight_bit)
     return replace(decoded, frames=deep.frames, bands=deep.bands, unfilled=deep.unfilled)
 

@@ -47,6 +47,7 @@ HEIC_HERE = importlib.util.find_spec("pillow_heif") is not None
 HEIC_NEEDED = "pip install 'rayfed-ssl[heic]'"
 
 TIFFFILE_HERE = importlib.util.find_spec("tifffile") is not None
+IMAGECODECS_HERE = importlib.util.find_spec("imagecodecs") is not None
 TIFFFILE_NEEDED = "pip install 'rayfed-ssl[tiff]'"
 
 SUFFIXES = DICOM.union(*_ALWAYS.values(), *_HERE.values(), HEIC if HEIC_HERE else ())
@@ -61,15 +62,14 @@ _PILLOW_HEIF = LazyModule("pillow_heif")
 _BRANDS = dict.fromkeys((b"avif", b"avis"), "AVIF") | dict.fromkeys(
     (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"), "HEIC"
 )  # ISO 14496-12, ftyp; ISO 23008-12, annexes B and D
-_CODESTREAM = b"\xff\x4f\xff\x51"  # JPEG 2000's markers SOC and SIZ
-_BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", _CODESTREAM: "JPEG2000"}
+_BEGINNINGS = {b"\0\0\0\x0cjP  ": "JPEG2000", b"\xff\x4f\xff\x51": "JPEG2000"}  # the latter: a codestream alone
 _BITS, _BANDS, _KIND = 258, 277, 339  # TIFF 6.0: BitsPerSample, SamplesPerPixel, SampleFormat
 PHOTOMETRIC, RGB = 262, 2  # TIFF 6.0, section 6
 GDAL_NODATA = 42113  # a tag of GDAL's GeoTIFF driver: a number as text, for all bands
 _KINDS = {1: "whole numbers", 2: "whole numbers with a sign", 3: "floats", 5: "complex numbers", 6: "complex numbers"}
+WHOLE_OR_FLOATS = (1, 2, 3)  # the SampleFormats of numbers that are read
 _BIG_TIFF = 43  # the third byte of a little-endian BigTIFF, whose header has 16 bytes
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # TIFF 6.0, section 2, and BigTIFF
-_SIZ_DEPTH = 42  # bytes from SOC to Ssiz of the first component: ITU-T T.800, A.5.1
 
 
 def _brand(head: bytes) -> str:
@@ -100,23 +100,6 @@ def undecodable(head: bytes) -> str:
     if format_name == "HEIC":
         return "" if HEIC_HERE else f"it is HEIC, which takes {HEIC_NEEDED}; or convert it to PNG or JPEG"
     return f"it is {format_name}, which the installed Pillow does not decode; convert it to PNG or JPEG"
-
-
-def jpeg2000_depth(image: Image.Image) -> tuple[int, bool] | None:
-    """The bits of a sample of an unread JPEG 2000 and whether it is signed; None for other images.
-
-    Pillow moves samples of other depths than 8 and 16 bits to the high end of 8 or 16 bits.
-    """
-    file = getattr(image, "fp", None)
-    if image.format != "JPEG2000" or file is None:
-        return None
-    place = file.tell()
-    file.seek(0)
-    content = file.read()
-    file.seek(place)
-    start = content.find(_CODESTREAM)
-    depth = content[start + _SIZ_DEPTH]
-    return (depth & 0x7F) + 1, bool(depth & 0x80)
 
 
 def is_tiff(head: bytes) -> bool:
@@ -156,9 +139,9 @@ def gdal_nodata(text: object) -> float | None:
         return None
 
 
-def tiff_tags(payload: Payload) -> tuple[int, list[int], int, bool] | None:
+def tiff_tags(payload: Payload) -> tuple[int, list[int], int, int] | None:
     """What a TIFF's tags say of its first image: (number of bands, the bits that bands have, ascending, a key of
-    ``_KINDS``, whether it is RGB). None if the tags do not tell, or if it is no TIFF.
+    ``_KINDS``, PhotometricInterpretation). None if the tags do not tell, or if it is no TIFF.
     """
     if not isinstance(payload, bytes | Path):
         return None
@@ -170,7 +153,7 @@ def tiff_tags(payload: Payload) -> tuple[int, list[int], int, bool] | None:
             tags.load(file)
         bands, bits, kinds = int(tags.get(_BANDS, 1)), tags[_BITS], tags.get(_KIND, (1,))
         depths = sorted({int(depth) for depth in (bits if isinstance(bits, tuple) else (bits,))})
-        return bands, depths, kinds[0], tags.get(PHOTOMETRIC) == RGB
+        return bands, depths, kinds[0], int(tags[PHOTOMETRIC])
     except Exception:  # damaged tags raise anything
         return None
 
@@ -179,7 +162,7 @@ def tiff_found(payload: Payload) -> str:
     """Why Pillow does not open a TIFF, in words, by its bands and bits; "" if the tags do not tell why."""
     if (tags := tiff_tags(payload)) is None:
         return ""
-    bands, bits, kind, rgb = tags
+    bands, bits, kind, photometric = tags
     if (bands, bits) == (3, [8]) or (bands == 1 and max(bits) <= 8):
         return ""
     depth = " and ".join(map(str, bits))
@@ -187,8 +170,9 @@ def tiff_found(payload: Payload) -> str:
         return (
             f"a TIFF of {depth} bits, {_KINDS.get(kind, 'of no kind that is known')}, which Pillow does not read "
             "so; write it as 8 or 16 bits without a sign where black is 0, or as floats of 32"
+            + ("" if TIFFFILE_HERE else f"; or {TIFFFILE_NEEDED} reads whole numbers and floats")
         )
-    ranged = ", or data.range=percentiles its colours" if rgb and bands >= 3 and min(bits) > 8 else ""
+    ranged = ", or data.range=percentiles its colours" if photometric == RGB and bands >= 3 and min(bits) > 8 else ""
     return (
         f"a TIFF of {bands} bands of {depth} bits, which Pillow does not read; write three of its bands as 8 bits each "
         f"into a file of their own, or one band as 8 or 16 bits; or data.channels={bands} reads all of them{ranged}"

@@ -110,11 +110,10 @@ def _needs_its_own_range(colours: Mapping[int, int], key: str) -> str:
     many files have how many bits a channel.
     """
     most = 2 ** max(colours) - 1
-    allowed = f"[0, {most}], if they use all of it, or convert them to 8 bits"
     return (
         f"{key}.range: found {PERCENTILES}, but the pixels of {sum(colours.values())} training images of "
         f"{' and '.join(map(str, sorted(colours)))} bits per channel can only be scaled by the range of these bits; "
-        f"allowed: {allowed if len(colours) == 1 else 'null, once they are converted to 8 bits'}"
+        f"allowed: [0, {most}], if they use all of it, or convert them to 8 bits"
     )
 
 

@@ -38,7 +38,7 @@ from rayfed_ssl.data.images import BadImage, Images, Listing
 from rayfed_ssl.data.pixels.traits import NOTICED, Misfits, Traits
 from rayfed_ssl.data.source_notes import HeldOut
 
-FORMAT = 16  # 14: counts ``spiked`` images; 15: and ``grey`` ones; 16: parts of pixels in reduced JPEGs
+FORMAT = 17  # 15: counts ``grey`` images; 16: parts of pixels in reduced JPEGs; 17: transparent greys, deep colours
 CACHE = "RAYFED_SSL_CACHE"
 MOST_NAMED = 5  # images that cannot be decoded and are named
 
