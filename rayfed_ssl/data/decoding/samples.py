@@ -67,7 +67,8 @@ def ppm_colours(image: Image.Image, file: IO[bytes]) -> NDArray[np.uint16]:
     are too few.
     """
     content, (width, height) = content_of(file), image.size
-    start, count = getattr(image, "tile", ())[0].offset, 3 * width * height
+    tiles: Any = getattr(image, "tile", ())
+    start, count = tiles[0].offset, 3 * width * height
     if content.startswith(b"P3"):
         values = np.array(_COMMENT.sub(b"", content[start:]).split()[:count], np.int64).astype(np.uint16)
     else:
