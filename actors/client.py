@@ -71,13 +71,11 @@ def memory_fraction(share: float, total_bytes: float, reserve_bytes: float = CON
     return fraction
 
 
-def fitting_share(
-    peak_bytes: float, asked_bytes: float, total_bytes: float, reserve_bytes: float = CONTEXT_BYTES
-) -> float:
+def fitting_share(peak_bytes: float, asked_bytes: float, total_bytes: float) -> float:
     """The smallest share of a GPU, in hundredths, that holds the memory in use, the memory asked for, and the
     context.
     """
-    needed = (peak_bytes + asked_bytes + reserve_bytes) / total_bytes
+    needed = (peak_bytes + asked_bytes + CONTEXT_BYTES) / total_bytes
     return -(-round(needed * 1e4) // 100) / 100
 
 
@@ -202,7 +200,7 @@ class ClientActor:
         held, self.sum = self.sum, RunningSum(None)
         if held.exchange != exchange:
             held = RunningSum(exchange)
-        held.total.settle()
+        held.total.to_host()
         totals, held.total.totals = held.total.totals, {}
         nbytes = sum(array.nbytes for array in totals.values())
         return SumHeader(tuple(held.tags), held.total, nbytes), totals

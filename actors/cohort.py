@@ -18,9 +18,10 @@ import ray
 from ray import ObjectRef
 
 from actors.arguments import Packer
+from actors.calls import Call
 from actors.client import Factory
 from actors.failures import Crashed, StateLost, TimedOut
-from actors.pool import Call, Pool
+from actors.pool import Pool
 from actors.replies import Replies
 from actors.states import TOGETHER_BYTES, States
 from actors.store import INLINE_BYTES, nbytes, place_of, shared_images
@@ -97,15 +98,15 @@ class RayCohort(Cohort):
         factory: Factory = Worker,
     ) -> None:
         super().__init__(config, federation, ledger)
-        self._pool, self._keep = pool, keep
-        self._packer = Packer(WINDOW * pool.plan.actors)
+        self.pool, self._keep = pool, keep
+        self.packer = Packer(WINDOW * pool.plan.actors)
         self._published_refs: dict[str, ObjectRef] = {}
-        self._states = States()
+        self.client_states = States()
         self.replies = Replies()
         self._evaluating: list[tuple[int, int | None, Call]] = []
         self._seen_states = False  # whether any client had a new state: then those to come are returned apart
-        self._crashed_clients: set[int] = set()  # their actors died as often in a row as a call may: one try is left
-        self._paces: dict[str, Pace] = {}  # by operation, of whole replies
+        self.crashed_clients: set[int] = set()  # their actors died as often in a row as a call may: one try is left
+        self.paces: dict[str, Pace] = {}  # by operation, of whole replies
         self.sum_bytes = 0  # of sums that this process read
 
         def opening() -> tuple[Any, ...]:
@@ -131,36 +132,36 @@ class RayCohort(Cohort):
     @property
     def replaced(self) -> int:
         """The number of actors so far that died or were stopped, and were replaced."""
-        return self._pool.replaced
+        return self.pool.replaced
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
     def begin_round(self, round: int, clients: Sequence[int]) -> None:
-        self._states.forget_pending()
-        self._packer.clear()
+        self.client_states.forget_pending()
+        self.packer.clear()
         super().begin_round(round, clients)
 
     def commit(self) -> None:
-        self._states.commit()
-        self._packer.clear()
+        self.client_states.commit()
+        self.packer.clear()
 
     def _run(self, task: Task, clients: Sequence[int], own: Each, averaging: Averaging | None) -> Iterator[Chunk]:
-        size = min(max(1, math.ceil(len(clients) / (4 * len(self._pool.slots)))), LONGEST_CHUNK)
+        size = min(max(1, math.ceil(len(clients) / (4 * len(self.pool.slots)))), LONGEST_CHUNK)
         make = partial(self._request, own)
         if averaging is None:
             for chunk in self._replies(task, deque((c,) for c in clients), make, None, None, size):
                 if chunk.results:
-                    self._paces[task.operation] = Pace.of(chunk)
+                    self.paces[task.operation] = Pace.of(chunk)
                 yield chunk
             return
-        if (known := self._paces.get(task.operation)) is not None:  # quick clients need no balance between actors
-            size = max(size, min(math.ceil(len(clients) / len(self._pool.slots)), known.clients))
+        if (known := self.paces.get(task.operation)) is not None:  # quick clients need no balance between actors
+            size = max(size, min(math.ceil(len(clients) / len(self.pool.slots)), known.clients))
         todo: deque[Group | Request] = deque(self._groups(clients, size))
         while todo:
-            with Sums(self._pool, self.config.resources.client_timeout_s) as sums:
+            with Sums(self.pool, self.config.resources.client_timeout_s) as sums:
                 for chunk in self._replies(task, todo, make, averaging, sums):
                     if chunk.results:
-                        self._paces[task.operation] = Pace.of(chunk)
+                        self.paces[task.operation] = Pace.of(chunk)
                     yield chunk
                 total = sums.collect(partial(self._repeat, task, averaging, sums))
             self.sum_bytes += sums.read_bytes
@@ -177,10 +178,10 @@ class RayCohort(Cohort):
         return self._replies(task, deque((SERVER,) for _ in starts), make, None, None)
 
     def _groups(self, clients: Sequence[int], size: int) -> Iterator[Group]:
-        """The clients in groups of ``size``, one call each; a client of ``_crashed_clients`` gets a call to itself."""
+        """The clients in groups of ``size``, one call each; a client of ``crashed_clients`` gets a call to itself."""
         for i in range(0, len(clients), size):
             group = tuple(clients[i : i + size])
-            yield from [group] if self._crashed_clients.isdisjoint(group) else [(client,) for client in group]
+            yield from [group] if self.crashed_clients.isdisjoint(group) else [(client,) for client in group]
 
     def _replies(
         self,
@@ -199,9 +200,9 @@ class RayCohort(Cohort):
             make: makes the request for a group when it is sent.
             together: how many clients may share a call if they are known to be quick.
         """
-        hand_over = len(todo) <= len(self._pool.slots)  # each actor has one call, which returns its running sum, too
+        hand_over = len(todo) <= len(self.pool.slots)  # each actor has one call, which returns its running sum, too
         paused = (lambda: False) if sums is None else (lambda: sums.full)
-        window = Window(todo, WINDOW * len(self._pool.slots), paused)
+        window = Window(todo, WINDOW * len(self.pool.slots), paused)
         try:
             while window.unfinished:
                 if (finished := window.next_done()) is not None:
@@ -212,25 +213,25 @@ class RayCohort(Cohort):
                             sums.forget(call)
                     else:
                         yield self._taken(task, request.group, call, sums)
-                elif window.may_send and self._pool.room():
+                elif window.may_send and self.pool.room():
                     if isinstance(item := window.next_to_send(), Request):
                         request = item
                     else:
                         request = make(self._joined(task, item, todo, together))
-                    call = self._call(task, request, averaging, sums, hand_over and not request.suspect)
-                    self._pool.submit(call)
+                    call = self.call_of(task, request, averaging, sums, hand_over and not request.suspect)
+                    self.pool.submit(call)
                     window.sent(request, call)
                 else:
-                    self._pool.advance()
+                    self.pool.advance()
         finally:
-            self._pool.abandon(window.calls)
+            self.pool.abandon(window.calls)
 
     def _joined(self, task: Task, group: Group, todo: deque[Group | Request], together: int) -> Group:
         """The group, and the following groups that share its call."""
-        known = self._paces.get(task.operation)
+        known = self.paces.get(task.operation)
         most = 1 if known is None else min(together, known.clients)
         while len(group) < most and todo and not isinstance(after := todo[0], Request):
-            if not self._crashed_clients.isdisjoint(group + after):
+            if not self.crashed_clients.isdisjoint(group + after):
                 break
             todo.popleft()
             group += after
@@ -238,7 +239,7 @@ class RayCohort(Cohort):
 
     def _request(self, own: Each, group: Group) -> Request:
         """A request to a group; the clients' own fields are made and booked now."""
-        states = tuple(self._states.latest(client) for client in group)
+        states = tuple(self.client_states.latest(client) for client in group)
         return Request(group, tuple(own(client) for client in group), states)
 
     def _repeat(self, task: Task, averaging: Averaging, sums: Sums, lost: Sequence[Request]) -> None:
@@ -251,11 +252,11 @@ class RayCohort(Cohort):
             for error in chunk.errors:
                 raise error
 
-    def _call(
+    def call_of(
         self, task: Task, request: Request, averaging: Averaging | None, sums: Sums | None, hands_over: bool
     ) -> Call:
         """The call that makes a request."""
-        arguments = self._packer.arguments(task)
+        arguments = self.packer.arguments(task)
         group = request.group
         hands_over = hands_over and sums is not None
         tag = None if sums is None else sums.register(request)
@@ -286,13 +287,13 @@ class RayCohort(Cohort):
         if omits:
             returns += 1
         call = Call("chunk", (work, *arguments.refs), returns, limit, tag=tag, hands_over=hands_over, omits=omits)
-        if len(group) == 1 and group[0] in self._crashed_clients and not request.repeated:
+        if len(group) == 1 and group[0] in self.crashed_clients and not request.repeated:
             call.one_try = True
         return call
 
     def _replies_large(self, operation: str) -> bool:
         """Whether whole replies are large, or may be large."""
-        known = self._paces.get(operation)
+        known = self.paces.get(operation)
         return known is None or known.nbytes > INLINE_BYTES
 
     def _state_return(self, group: Group) -> StateReturn:
@@ -307,7 +308,7 @@ class RayCohort(Cohort):
         """The results or the failure of a finished call. Raises errors that no policy may drop."""
         if isinstance(call.error, Crashed | TimedOut):
             if isinstance(call.error, Crashed):
-                self._crashed_clients.add(group[0])
+                self.crashed_clients.add(group[0])
             if sums is not None:
                 sums.forget(call)
             return Chunk(errors=[ClientError(group[0], task.round, task.operation, call.where, str(call.error))])
@@ -319,7 +320,7 @@ class RayCohort(Cohort):
         if call.omits:
             reply.chunk.results = self.replies.with_remote_values(reply.chunk.results, apart.pop(0))
         if group != (SERVER,):
-            self._states.take(group, reply, apart)
+            self.client_states.take(group, reply, apart)
             self._seen_states = self._seen_states or any(reply.has_state)
         if sums is not None:
             sums.replied(call, tuple(result.client for result in reply.chunk.results), reply.sum_header)
@@ -328,16 +329,16 @@ class RayCohort(Cohort):
 
     def _publish(self, name: str, value: Any) -> None:
         ref = self._published_refs[name] = ray.put(value)
-        self._packer.store.remember(value, ref)
-        self._pool.each("publish", name, ref)
+        self.packer.store.remember(value, ref)
+        self.pool.each("publish", name, ref)
 
     # -- states -------------------------------------------------------------------------------------------------------
 
     def states(self, clients: Iterable[int] | None = None) -> Iterator[tuple[int, State]]:
-        return self._states.read(clients)
+        return self.client_states.read(clients)
 
     def restore(self, states: Iterable[tuple[int, State]]) -> None:
-        self._states.restore(states)
+        self.client_states.restore(states)
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -345,23 +346,23 @@ class RayCohort(Cohort):
         put = cache(ray.put)  # by identity: clients may share one architecture's values
         for encoder in encoders:
             weights = None if encoder.weights is None else put(encoder.weights)
-            where = None if encoder.client is None else self._states.complete(encoder.client)
+            where = None if encoder.client is None else self.client_states.complete(encoder.client)
             state = (None, None) if where is None else (where.ref, where.index)
             limit = self.config.resources.evaluation_limit_s
             call = Call("assess", (round, replace(encoder, weights=None), weights, *state), limit_s=limit, attempts=2)
             self._evaluating.append((round, encoder.client, call))
-            self._pool.background.append(call)
-        self._pool.advance(block=False)
+            self.pool.background.append(call)
+        self.pool.advance(block=False)
 
     def evaluations(self, *, wait: bool = False) -> list[Evaluated]:
-        self._pool.draining = wait
+        self.pool.draining = wait
         try:
             while wait and not all(call.done for _, _, call in self._evaluating):
-                self._pool.advance()
-            while self._pool.advance(block=False):
+                self.pool.advance()
+            while self.pool.advance(block=False):
                 pass
         finally:
-            self._pool.draining = False
+            self.pool.draining = False
         finished = [entry for entry in self._evaluating if entry[2].done]
         self._evaluating = [entry for entry in self._evaluating if not entry[2].done]
         return [(round, client, self._assessed(round, client, call)) for round, client, call in finished]
@@ -377,8 +378,8 @@ class RayCohort(Cohort):
 
     def close(self) -> None:
         if self._keep:
-            self._pool.idle()
+            self.pool.idle()
         else:
-            self._pool.close()
-        self._states, self._published_refs, self._evaluating = States(), {}, []
-        self._packer.clear()
+            self.pool.close()
+        self.client_states, self._published_refs, self._evaluating = States(), {}, []
+        self.packer.clear()

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray.experimental import internal_kv as kv
 
 from actors.client_process import StartedActors
 from actors.cohort import RayCohort
@@ -40,6 +41,7 @@ from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.mirror import mirrored
 
 NEWEST = 100  # lines of a detached run that its driver keeps: nobody reads them, its folder has all
+STOPS = "rayfed-ssl stops"  # in the memory of Ray's head, which outlives a driver: the groups of runs that are to stop
 STATE_LOSSES = 3  # times in a row that state is lost without a round in between before the run gives up
 
 
@@ -92,6 +94,8 @@ class Driver:
         self.status = "waiting"
         self.result: Any = None
         self.stop_wanted = threading.Event()
+        if kv._internal_kv_exists(order.group, namespace=STOPS):
+            self.stop_wanted.set()
         self.reconstructed = restarted()
         self.restarted = self.under_way = self.reconstructed or order.successor
         sys.argv = list(order.argv)  # what environment.json records
@@ -101,18 +105,18 @@ class Driver:
 
     def run(self) -> dict[str, Any]:
         """Drive the run to its end. Returns the summary; raises what the run raises."""
-        self.status = "running"
         if self.reconstructed:  # by Ray, at once: whatever killed the process may not be over
             time.sleep(PAUSE_S)
         try:
-            self.result = summary = self._drive()
+            try:
+                self.result = summary = self._drive()
+            finally:
+                if self.begun is not None:  # something was refused before they were used
+                    self.begun.close()
         except BaseException as error:
             self.result = _sendable(error)
-            self.status = "failed"
+            self.status = "failed"  # only now: who reads it may kill this process
             raise
-        finally:
-            if self.begun is not None:  # something was refused before they were used
-                self.begun.close()
         self.status = "done"
         return summary
 
@@ -136,6 +140,7 @@ class Driver:
                 report=self.reported.append,
                 stopping=self.stop_wanted.is_set,
                 saved=saved,
+                begun=self._running,
             )
 
         def lost(line: str) -> None:
@@ -150,11 +155,11 @@ class Driver:
             pool = Pool(self.plan, self.begun.reservation, self.begun.actors)
             self.begun = None  # they are the pool's
         else:
-            reservation = self._reserve(config)  # which may change the plan
+            reservation = self.reserve_bundles(config)  # which may change the plan
             pool = Pool(self.plan, reservation)
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
 
-    def _reserve(self, config: RunConfig) -> Reservation:
+    def reserve_bundles(self, config: RunConfig) -> Reservation:
         """Reserve the plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is
         free.
         """
@@ -167,6 +172,9 @@ class Driver:
                 left = what_is_left(self.plan, config.resources, living_nodes(), free_nodes())
                 self._say(f"{error}: going on with {left.actors} of {self.plan.actors} actors")
                 self.plan = left
+
+    def _running(self) -> None:
+        self.status = "running"
 
     def _reached(self) -> int:
         return self.reported.round
@@ -184,7 +192,9 @@ class Driver:
         return self.status, self._reached()
 
     def stop(self) -> None:
-        """End after the current round, with a checkpoint."""
+        """End after the current round, with a checkpoint; a restarted driver ends at the newest one."""
+        if not self.stop_wanted.is_set():
+            kv._internal_kv_put(self.order.group, b"", namespace=STOPS)
         self.stop_wanted.set()
 
     def target(self) -> tuple[str, int]:

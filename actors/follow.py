@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from actors.driver_process import DriverProcess
 from actors.failures import DEATHS, unwrapped
-from actors.order import PAUSE_S, RESTARTS, RunOrder, Update
+from actors.order import OVER, PAUSE_S, RESTARTS, RunOrder, Update
 from actors.plan import planned
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
 from actors.shares import Plan, discard, environment, trial_group
@@ -115,7 +114,7 @@ def run_on_ray(
 ) -> dict[str, Any]:
     """Run on Ray from start to end, as the command ``run`` does. Returns the summary.
 
-    Ctrl-C ends the run after the current round, with a checkpoint; a second Ctrl-C ends it at once.
+    Once ``stopping`` returns True, the run ends after the current round, with a checkpoint.
 
     Raises:
         UserError, ClientError: as raised in the process where they happened, with its traceback.
@@ -207,46 +206,39 @@ def follow(
     stopping: Callable[[], bool] = lambda: False,
     *,
     finished: Callable[[], bool] | None = None,
-    until: Callable[[], bool] = lambda: False,
+    until: Callable[[Update], bool] = lambda update: False,
 ) -> Update:
-    """Report a driver's progress until its run is over, or ``finished`` says so. With ``finished``, a first Ctrl-C asks
-    it to stop.
-
-    ``until`` may end this earlier, after each report.
+    """Report a driver's progress until its run is over, or ``finished`` says so. ``until`` may end this earlier, after
+    each report. While ``stopping`` returns True, the driver is asked to stop.
 
     Raises:
         RayActorError: the driver died more often than it is restarted.
     """
-    process, seen, interrupted = "", 0, False
+    process, seen = "", 0
     while True:
-        try:
-            if finished is None:
-                time.sleep(POLL_S)
-            over = finished is not None and finished()
-            if interrupted or stopping():
-                driver.stop.remote()
-            update = _looked(driver, seen)
-            if update is not None and update.process != process and seen:  # its list started anew
-                process, seen = update.process, 0
-                update = _looked(driver, 0)
-            if update is None:
-                if over:
-                    return Update(process, [], seen, "failed")
-                continue
-            if update.process != process:
-                process, seen = update.process, 0
-            for item in update.progress:
-                report(item)
-            seen = update.through  # not as many as were told: of a detached run only the newest lines are kept
-            if over or until() or (finished is None and update.status in ("done", "failed")):
-                return update
-        except KeyboardInterrupt:
-            if interrupted or finished is None or stopping():
-                raise
-            interrupted = True
+        if finished is None:
+            time.sleep(POLL_S)
+        over = finished is not None and finished()
+        if stopping():
+            driver.stop.remote()
+        update = look(driver, seen)
+        if update is not None and update.process != process and seen:  # its list started anew
+            process, seen = update.process, 0
+            update = look(driver, 0)
+        if update is None:
+            if over:
+                return Update(process, [], seen, "failed")
+            continue
+        if update.process != process:
+            process, seen = update.process, 0
+        for item in update.progress:
+            report(item)
+        seen = update.through  # not as many as were told: of a detached run only the newest lines are kept
+        if over or until(update) or (finished is None and update.status in OVER):
+            return update
 
 
-def _looked(driver: ActorHandle, since: int) -> Update | None:
+def look(driver: ActorHandle, since: int) -> Update | None:
     """The driver's newest report; None while it is being restarted."""
     try:
         return ray.get(driver.progress.remote(since), timeout=ANSWER_S)  # type: ignore[no-any-return]
@@ -299,30 +291,30 @@ def detach(
     uri: str | None = None,
     resume: bool = False,
     report: Report = lambda progress: None,
-) -> None:
-    """Start a run that goes on by itself under ``config.name``; returns once its images are read.
+) -> bool:
+    """Start a run that goes on by itself under ``config.name``. Returns once it has begun, so that it refuses nothing
+    any more: whether it goes on, and has not ended meanwhile.
 
     Raises:
-        UserError: no cluster is named, or the run refused its configuration.
+        UserError: no cluster is named, the run refused its configuration, or its driver died more often than it is
+            restarted.
     """
     with connect(cluster_address("--detach")) as session:
         driver, made = start(config, folder, session, uri=uri, resume=resume, detached=config.name)
         for line in made.lines:
             report(Progress(0, config.train.rounds, line))
-        begun, name = threading.Event(), config.name
-
-        def first(progress: Progress) -> None:
-            begun.set()
-            report(progress)
-
+        name = config.name
         try:
-            update = follow(driver, first, until=begun.is_set)
+            update = follow(driver, report, until=lambda update: update.status != "waiting")
         except KeyboardInterrupt:
             report(Progress(0, config.train.rounds, f"{name} runs on; it is ended with: rayfed-ssl stop {name}"))
             raise
+        except DEATHS as error:
+            raise UserError(_gone(name, error)) from None
         if update.status == "failed":
             ray.kill(driver)
             raise update.result
+        return update.status not in OVER
 
 
 def attach(name: str, report: Report) -> tuple[dict[str, Any], str, int]:
@@ -346,16 +338,19 @@ def attach(name: str, report: Report) -> tuple[dict[str, Any], str, int]:
         return update.result, where, rounds
 
 
-def stop(name: str) -> None:
-    """Have a detached run end after its round, with a checkpoint. Raises UserError if its driver cannot be reached."""
+def stop(name: str) -> bool:
+    """Have a detached run end after its round, with a checkpoint. Returns whether it goes on until then, and has not
+    ended before. Raises UserError if its driver cannot be reached.
+    """
     with connect(cluster_address("stop")):
         driver = find(name)
         try:
-            ray.get(driver.stop.remote(), timeout=STOP_S)
+            _, (status, _) = ray.get([driver.stop.remote(), driver.state.remote()], timeout=STOP_S)
         except GetTimeoutError:
             raise UserError(f"{name}: its driver gave no answer within {STOP_S:g} s; try again") from None
         except DEATHS as error:
             raise UserError(_gone(name, error)) from None
+    return status not in OVER
 
 
 def _gone(name: str, error: Exception) -> str:

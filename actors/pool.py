@@ -16,15 +16,14 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray import ObjectRef
 from ray.actor import ActorHandle
 from ray.exceptions import ObjectLostError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.calls import CRASHES, Call, Slot, why_given_up
 from actors.client import ActorInfo
 from actors.client_process import start_client
 from actors.failures import DEATHS, Crashed, StateLost, TimedOut, unwrapped
@@ -33,75 +32,8 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import printable
 
 PER_ACTOR = 2  # calls an actor has in hand: one running, one waiting
-CRASHES = 3  # deaths in a row under the same call before the call is given up
 SLOW_S = 30.0  # after which a starting actor is worth a line
 START_S = 300.0  # how long an actor may take to start: seconds, but minutes on a machine that is swamped
-
-
-@dataclass(eq=False)
-class Call:
-    """One call of an actor's method, repeated until it is ``done``: then with a ``value`` or an ``error``."""
-
-    method: str
-    args: tuple[Any, ...]
-    returns: int = 1
-    limit_s: float | None = None
-    attempts: int = 1  # how often it may be too late before that is its error
-    one_try: bool = False  # given up after one death of its actor: its client was given up before
-    pinned: bool = False  # for the actor it is sent to, and no other
-    tag: int | None = None  # its number in the actor's running sum, where it adds to one ..
-    hands_over: bool = False  # .. and whether it returns that sum
-    omits: bool = False  # whether it returns large values of its replies apart
-    refs: list[ObjectRef] = field(default_factory=list)
-    crashes: list[str] = field(default_factory=list)
-    done: bool = False
-    abandoned: bool = False
-    value: Any = None
-    error: Exception | None = None
-    where: str = ""
-    node: str = ""
-
-    @property
-    def most_crashes(self) -> int:
-        """How often in a row its actor may die before this becomes the call's error."""
-        return 1 if self.one_try else CRASHES
-
-    @property
-    def suspected(self) -> bool:
-        """Whether the call may be one that kills actors; then it is sent to an actor that holds nothing else."""
-        return bool(self.crashes) or self.one_try
-
-    def finish(self, value: Any = None, error: Exception | None = None) -> None:
-        """End the call, and release its arguments."""
-        self.done, self.value, self.error = True, value, error
-        self.args = ()
-
-
-@dataclass(eq=False)
-class Slot:
-    """The place of one actor of the plan, whichever process fills it, and the calls that the actor holds."""
-
-    number: int
-    actor: ActorHandle | None = None
-    info: ActorInfo | None = None  # None while the actor is starting
-    queue: deque[Call] = field(default_factory=deque)
-    head_since: float = 0.0
-    noticed: bool = False  # that it takes long to start
-    holds: bool = False  # whether the actor has part of a running sum, once it has done what it was sent
-
-    @property
-    def taken(self) -> bool:
-        """Whether the actor starts or evaluates: calls would wait here for long, and go elsewhere if they can."""
-        return self.info is None or self.runs_suspected_call or any(call.method == "assess" for call in self.queue)
-
-    @property
-    def runs_suspected_call(self) -> bool:
-        """Whether it runs a call that is suspected of killing actors: no other call may be lost with it."""
-        return any(call.suspected for call in self.queue)
-
-    @property
-    def where(self) -> str:
-        return self.info.where if self.info else f"actor {self.number} (starting)"
 
 
 class Pool:
@@ -198,7 +130,7 @@ class Pool:
     # -- what comes back ----------------------------------------------------------------------------------------------
 
     def advance(self, *, block: bool = True) -> bool:
-        """Settle finished calls; with ``block``, wait until one has finished. Returns False if none had.
+        """Take the results of finished calls; with ``block``, wait until one has finished. Returns False if none had.
 
         Raises:
             StateLost, UserError: no actor can be started (any more).
@@ -210,7 +142,7 @@ class Pool:
             return False
         ready, _ = ray.wait(list(heads), num_returns=1, timeout=self._patience() if block else 0, fetch_local=False)
         for ref in ready:
-            self._settle(heads[ref])
+            self._receive(heads[ref])
         return bool(ready) or self._expire()
 
     def _send_again(self) -> None:
@@ -240,7 +172,7 @@ class Pool:
                 self.before_evaluation(slot)
             self.send(slot, self.background.popleft())
 
-    def _settle(self, slot: Slot) -> None:
+    def _receive(self, slot: Slot) -> None:
         """Take the result of the first call in a slot's queue."""
         call, slot.head_since = slot.queue[0], time.monotonic()
         call.where, call.node = slot.where, slot.info.node if slot.info else ""
@@ -372,15 +304,6 @@ class Pool:
         self.background.clear()
         self.again.clear()
         self.reservation.release()
-
-
-def why_given_up(call: Call) -> str:
-    """What Ray says of the last death, with the reason in the last line, as in a traceback."""
-    if call.one_try:
-        why = f"died again: one try, because it died {CRASHES} times in a row before"
-    else:
-        why = f"died {CRASHES} times in a row (a signal, or the machine is out of memory)"
-    return f"{call.crashes[-1]}\nits actor {why}"
 
 
 def end_process(info: ActorInfo) -> None:

@@ -35,7 +35,7 @@ from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 
 NAMESPACE = "rayfed-ssl"
-CONNECT_S = 60.0
+CONNECT_S = 60.0  # how long a cluster may take to accept us: a wrong token would be tried for ever
 FOLDER = "rayfed-ray-"  # an instance's temporary folder begins so
 LOCK = ".lock"
 INNER = "r"  # Ray opens the folder that it is given to everybody: it gets one within
@@ -56,7 +56,6 @@ class Session:
 def connect(
     address: str | None = None,
     *,
-    timeout_s: float = CONNECT_S,
     num_cpus: int | None = None,
     num_gpus: int | None = None,
     object_store_memory: int | None = None,
@@ -67,7 +66,6 @@ def connect(
 
     Args:
         address: a cluster's address; by default RAY_ADDRESS, and if that is not set, our own instance.
-        timeout_s: how long a cluster may take to accept us (a wrong token would be tried for ever).
         num_cpus, num_gpus, object_store_memory: what a local instance pretends to have; by default what the machine
             has.
         threads: the number of threads of an actor, for the environment of a local instance's processes; by default each
@@ -84,7 +82,7 @@ def connect(
     quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": logging.ERROR, "namespace": NAMESPACE}
     if address is not None:
         check_token_path()
-        probe(address, timeout_s)
+        probe(address, CONNECT_S)
         with keeping_sigterm():
             ray.init(address=address, **quiet)
         try:

@@ -96,21 +96,21 @@ class Reservation:
     def release(self) -> None:
         """Give the bundles back, if this reservation made them."""
         if self.group is not None and self.owned:
-            settle([self.group])
+            await_scheduling([self.group])
             remove_placement_group(self.group)
 
 
 # Ray 2.60 loses the bundles of a group that is removed between their preparation and their commitment (ray-project/ray,
 # issue 64693): their CPUs and GPUs are nobody's until the node ends.
-SETTLED = frozenset({"NO_RESOURCES", "INFEASIBLE", "FINISHED", "REMOVED"})  # states of a group that is not being placed
-SETTLE_S = 10.0
+SCHEDULED = frozenset({"NO_RESOURCES", "INFEASIBLE", "FINISHED", "REMOVED"})  # states of a group not being placed
+SCHEDULING_S = 10.0
 
 
-def settle(groups: Iterable[PlacementGroup]) -> None:
-    """Wait until Ray has placed each group, or found no room for it; at most ``SETTLE_S`` seconds for each."""
+def await_scheduling(groups: Iterable[PlacementGroup]) -> None:
+    """Wait until Ray has placed each group, or found no room for it; at most ``SCHEDULING_S`` seconds for each."""
     for group in groups:
-        last = time.monotonic() + SETTLE_S
-        while state(group) not in SETTLED and time.monotonic() < last:
+        last = time.monotonic() + SCHEDULING_S
+        while state(group) not in SCHEDULED and time.monotonic() < last:
             time.sleep(0.005)
 
 
@@ -143,7 +143,7 @@ def discard(name: str) -> None:
     """Remove the group of this name, if there is one, and wait until its bundles are free."""
     with contextlib.suppress(ValueError):  # there is none of that name
         group = ray.util.get_placement_group(name)
-        settle([group])
+        await_scheduling([group])
         remove_placement_group(group)
         for _ in range(100):
             if placement_group_table(group).get("state") == "REMOVED":

@@ -98,7 +98,7 @@ def place_of(state: float, federation: Federation, sharing: int = 1) -> Room:
     """
     if state <= IN_HEAP_BYTES:
         return free_memory()
-    images = _pixel_bytes(federation) if _fits_stores(federation, sharing) else 0
+    images = pixel_bytes(federation) if _fits_stores(federation, sharing) else 0
     return Room("the object store", sum(store - images for store in _stores(sharing)))
 
 
@@ -107,13 +107,13 @@ def _stores(sharing: int) -> list[float]:
     return [node["Resources"].get("object_store_memory", math.inf) / sharing for node in ray.nodes() if node["Alive"]]
 
 
-def _pixel_bytes(federation: Federation) -> int:
+def pixel_bytes(federation: Federation) -> int:
     dataset = federation.dataset
     return sum(part.pixels.nbytes for part in (dataset.train, dataset.test, federation.public) if part is not None)
 
 
 def _fits_stores(federation: Federation, sharing: int) -> bool:
-    return _pixel_bytes(federation) <= STORE_SHARE * min(_stores(sharing))
+    return pixel_bytes(federation) <= STORE_SHARE * min(_stores(sharing))
 
 
 def shared_images(federation: Federation, sharing: int) -> ObjectRef | None:

@@ -18,8 +18,9 @@ from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.calls import Call, Slot
 from actors.failures import Crashed, StateLost, TimedOut
-from actors.pool import Call, Pool, Slot
+from actors.pool import Pool
 from actors.store import nbytes
 from actors.window import Request
 from actors.wire import SumHeader

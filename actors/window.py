@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from actors.pool import Call
+from actors.calls import Call
 from actors.states import StateRef
 from rayfed_ssl.federated.messages import Start
 

@@ -43,7 +43,7 @@ TABLES: dict[str, Table[Any]] = {
     "PROTOCOLS": PROTOCOLS,
 }
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_loaded: dict[str, Extension] = {}  # name -> what this process has added to the tables
+loaded: dict[str, Extension] = {}  # name -> what this process has added to the tables
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def load(extensions: Iterable[Extension]) -> None:
         UserError: a module raises, defines nothing for any table, or defines a name that is taken.
     """
     for extension in extensions:
-        known = _loaded.get(extension.name)
+        known = loaded.get(extension.name)
         if known == extension:
             continue
         if known is not None:
@@ -131,7 +131,7 @@ def load(extensions: Iterable[Extension]) -> None:
         except BaseException:
             unload(extension)
             raise
-        _loaded[extension.name] = extension
+        loaded[extension.name] = extension
 
 
 def _rows(module: ModuleType, extension: Extension) -> list[tuple[Table[Any], Mapping[str, Any]]]:
@@ -151,7 +151,7 @@ def unload(extension: Extension) -> None:
     """Remove the rows that the extension added from the tables."""
     for table in TABLES.values():
         table.remove(extension.origin)
-    _loaded.pop(extension.name, None)
+    loaded.pop(extension.name, None)
 
 
 def _executed(extension: Extension) -> ModuleType:

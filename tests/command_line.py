@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,14 @@ figures: false
 """
 
 
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Runs a command to its end: exit status, stdout, stderr."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
 def caller(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """Calls it in ``folder``, where tiny.yaml holds CONFIG; a call returns exit status, stdout, stderr."""
     monkeypatch.chdir(folder)
@@ -34,10 +43,4 @@ def caller(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         monkeypatch.delenv(name)
     (folder / "tiny.yaml").write_text(CONFIG)
 
-    def invoke(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit:
-            cli.main(arguments)
-        out, err = capsys.readouterr()
-        return int(exit.value.code or 0), out, err
-
-    return invoke
+    return functools.partial(command, capsys)

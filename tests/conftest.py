@@ -171,7 +171,7 @@ def _tables_as_they_were() -> Iterator[None]:
     """
     yield
     if extensions := sys.modules.get("rayfed_ssl.extensions"):
-        for one in list(extensions._loaded.values()):
+        for one in list(extensions.loaded.values()):
             extensions.unload(one)
 
 

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig, build, load
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.plain_yaml import parse
+from tests.command_line import command
 from tests.tiny import tiny
 
 FILES = sorted((Path(__file__).parent / "bad_input").glob("*.yaml"))
@@ -30,10 +30,8 @@ few = settings(max_examples=50, derandomize=True, deadline=None, database=None)
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The message of a command that ends with status 2 and a line per mistake, none of which moves a terminal."""
-    with pytest.raises(SystemExit) as exit:
-        cli.main(arguments)
-    message = capsys.readouterr().err
-    assert exit.value.code == 2
+    status, _, message = command(capsys, *arguments)
+    assert status == 2
     assert "Traceback" not in message
     assert all(line.isprintable() and ": " in line for line in message.rstrip("\n").split("\n"))
     return message

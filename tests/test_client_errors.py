@@ -17,7 +17,6 @@ import safetensors.numpy
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.weights import Weights
-from rayfed_ssl.cli import main
 from rayfed_ssl.federated.aggregation import FixedPointSum, NonFinite
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.messages import SERVER, Diverged
@@ -28,6 +27,7 @@ from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import check_finite, check_replied
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.listing import runs_in
+from tests.command_line import command
 from tests.tiny import encoders, mean_that_fails, measured, run_locally, tiny
 
 DROPPED = "system/dropped_clients"
@@ -214,10 +214,8 @@ def test_divergence_keeps_its_kind_between_processes() -> None:
 def test_the_command_says_in_one_line_that_a_run_diverged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.yaml"
     configfile.dump(tiny("fedsimclr", train__optimizer__lr=1e30), config)
-    with pytest.raises(SystemExit) as end:
-        main(["run", str(config), "--executor", "local", "--out", str(tmp_path / "run")])
-    assert end.value.code == 1
-    out, err = capsys.readouterr()
+    status, out, err = command(capsys, "run", config, "--executor", "local", "--out", tmp_path / "run")
+    assert status == 1
     assert out.count("diverged in round 1: client 0") == 1
     assert "Traceback" not in out + err
 
@@ -359,10 +357,8 @@ def test_what_only_the_user_can_mend_is_no_clients_failure(
     monkeypatch.setattr(EncoderClient, "load", refused)
     config = tmp_path / "config.yaml"
     configfile.dump(tiny("fedsimclr", on_client_error=policy, evaluation__protocols=[]), config)
-    with pytest.raises(SystemExit) as end:
-        main(["run", str(config), "--executor", "local", "--out", str(tmp_path / "run")])
-    assert end.value.code == 2
-    out, err = capsys.readouterr()
+    status, out, err = command(capsys, "run", config, "--executor", "local", "--out", tmp_path / "run")
+    assert status == 2
     assert "model.start: found a file with another SHA-256" in err
     assert "Traceback" not in out + err
     assert "dropped" not in out + err

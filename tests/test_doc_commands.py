@@ -18,10 +18,11 @@ import pytest
 from typer.main import get_command
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cli import app, main
+from rayfed_ssl.cli import app
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.extensions import unload
 from rayfed_ssl.settings.keys import find, keys
+from tests.command_line import command
 from tests.places import ROOT
 from tune import files as sweeps
 
@@ -171,11 +172,9 @@ def test_a_command_does_what_it_says(
     else:
         (tmp_path / "my_method.py").write_bytes((ROOT / "examples" / "koleo.py").read_bytes())
         monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    said = capsys.readouterr()
-    assert (ended.value.code or 0) == 0, said.err
-    assert said.out
+    status, out, err = command(capsys, *arguments)
+    assert status == 0, err
+    assert out
     if arguments[0] == "run" and "--check" not in arguments:
         assert (tmp_path / "out" / "summary.json").is_file()
 
@@ -186,11 +185,9 @@ def test_a_transcript_is_what_is_said(
 ) -> None:
     """``...`` in the page stands for whatever is there."""
     monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit):
-        main(line.ours)
-    said = capsys.readouterr()
+    _, out, err = command(capsys, *(line.ours or ()))
     pattern = "\n".join(re.escape(expected).replace(re.escape("..."), ".*") for expected in line.output)
-    assert re.fullmatch(pattern, (said.out + said.err).strip())
+    assert re.fullmatch(pattern, (out + err).strip())
 
 
 @pytest.mark.parametrize(

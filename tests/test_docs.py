@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import textwrap
@@ -13,6 +14,7 @@ import pytest
 from rayfed_ssl.config import load
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
+from rayfed_ssl.federated.method import Method
 from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.simulation.forecast import forecast
 from tests.places import ROOT
@@ -68,16 +70,17 @@ MEMBERS = {"EncoderClient": EncoderClient, "MethodServer": MethodServer, "Cohort
 
 def public_members(kind: type) -> set[str]:
     """What the class and its instances have, but for what begins with _: from its source and as Python sees it."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("rayfed_ssl")]
     targets = [
         target
-        for node in ast.walk(tree)
+        for base in bases
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(base))))
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     ]
     attributes = [target for target in targets if isinstance(target, ast.Attribute)]
     own = {found.attr for found in attributes if isinstance(found.value, ast.Name) and found.value.id == "self"}
-    inherited = {name for base in kind.__mro__ if base.__module__.startswith("rayfed_ssl") for name in vars(base)}
+    inherited = {name for base in bases for name in vars(base)}
     return {name for name in own | inherited if not name.startswith("_")}
 
 
@@ -95,3 +98,10 @@ def test_every_member_that_a_method_can_use_has_its_line(name: str) -> None:
         for member, given in re.findall(r"`(?:self|cohort)\.(\w+)\(([^`]*)\)`", row[0]):
             accepts = inspect.signature(getattr(MEMBERS[name], member)).parameters
             assert {part.strip(" *=") for part in given.split(",") if part} <= set(accepts)
+
+
+def test_every_field_of_a_methods_row_has_its_line() -> None:
+    page = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    table = page.split("<!-- fields of Method -->")[1].split("<!-- end fields of Method -->")[0]
+    listed = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.partition(" | ")[0])]
+    assert sorted(listed) == sorted(field.name for field in dataclasses.fields(Method))

@@ -21,6 +21,7 @@ from PIL import Image
 from rayfed_ssl.api.call_arguments import run_folder
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.settings import files as configfile
+from rayfed_ssl.simulation.memory import Room
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.simulation.resuming import WRITTEN
@@ -91,15 +92,56 @@ def test_with_no_intact_checkpoint_the_run_starts_again(tmp_path: Path) -> None:
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["round-00001", "round-00002"]
 
 
-def test_a_finished_run_resumed_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny("fedsimclr")
-    run_locally(config, tmp_path / "run")
-    before = encoders(tmp_path / "run"), measured(tmp_path / "run"), booked(tmp_path / "run")
-    summary = run_locally(config, tmp_path / "run", resume=True)
-    assert summary["status"] == "complete"
-    assert (encoders(tmp_path / "run"), measured(tmp_path / "run"), booked(tmp_path / "run")) == before
+def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """When each file was written, and what it holds."""
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_has_begun_once_nothing_can_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, said = tiny("fedbyol", train__rounds=1), list[str]()
+
+    def told(folder: Path) -> dict[str, Any]:
+        return {
+            "report": lambda progress: said.append(progress.line),
+            "begun": lambda: said.append(f"begun: {sorted(path.name for path in folder.glob('*.yaml'))}"),
+        }
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rayfed_ssl.simulation.local.free_memory", lambda: Room("memory", 1e4))
+        with pytest.raises(UserError, match="memory"):
+            run_locally(config, tmp_path / "refused", **told(tmp_path / "refused"))
+    (line,) = said
+    assert line.startswith("fedbyol on ")  # its images had been read
+    run_locally(config, tmp_path / "run", **told(tmp_path / "run"))
+    assert said.index("begun: ['config.yaml']") < said.index("evaluated the untrained encoder")
+
+
+def test_a_complete_run_resumed_stays_as_it_is_and_says_so(tmp_path: Path) -> None:
+    config, run, lines = tiny("fedsimclr"), tmp_path / "run", list[str]()
+    summary = run_locally(config, run)
+    before = files(run)
+    assert run_locally(config, run, resume=True, report=lambda p: lines.append(p.line)) == summary
+    assert lines == [f"{run} holds the whole run: nothing is left to do, and it stays as it is"]
+    assert files(run) == before
     with pytest.raises(UserError, match="already holds a run"):
-        run_locally(config, tmp_path / "run")
+        run_locally(config, run)
+
+
+def test_a_complete_run_resumed_gets_what_it_lacks(tmp_path: Path) -> None:
+    """The evaluation of its last round, its encoder, or figures that it was not asked for before."""
+    config, run = tiny("fedsimclr"), tmp_path / "run"
+    run_locally(config, run)
+    before = encoders(run), measured(run), booked(run)
+    (late,) = (run / "metrics.parquet").glob("part-00003_*.parquet")
+    late.unlink()
+    assert measured(run) != before[1]
+    run_locally(config, run, resume=True)
+    assert (encoders(run), measured(run), booked(run)) == before
+    shutil.rmtree(run / "encoder")
+    run_locally(config, run, resume=True)
+    assert (encoders(run), measured(run), booked(run)) == before
+    run_locally(tiny("fedsimclr", figures=True), run, resume=True)
+    assert (run / "figures/accuracy.png").exists()
 
 
 def test_resume_refuses_a_changed_result_and_allows_changed_resources(tmp_path: Path) -> None:

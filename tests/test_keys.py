@@ -18,13 +18,13 @@ from pydantic import BaseModel, Field
 import rayfed_ssl
 import tune
 from rayfed_ssl.base.schema import Block, UserError, texts
-from rayfed_ssl.cli import main
 from rayfed_ssl.commands.config import File, schema_of
 from rayfed_ssl.config import RunConfig, load
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.keys import BLOCK, KIND, Key, find, first_sentence, keys
+from tests.command_line import command
 from tests.places import ROOT
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -153,35 +153,33 @@ def test_a_key_is_found_as_people_write_it(asked: str, expected: list[str]) -> N
 def test_an_unknown_key_ends_in_one_line_with_the_nearest(
     asked: str, near: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["config", asked])
-    assert ended.value.code == 2
-    assert re.fullmatch(rf"config: found '{asked}', .*did you mean {near}( or .*)?\?\n", capsys.readouterr().err)
+    status, _, err = command(capsys, "config", asked)
+    assert status == 2
+    assert re.fullmatch(rf"config: found '{asked}', .*did you mean {near}( or .*)?\?\n", err)
 
 
-def command(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(["config", *arguments])
-    assert ended.value.code == 0
-    return capsys.readouterr().out
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    status, out, _ = command(capsys, "config", *arguments)
+    assert status == 0
+    return out
 
 
 def test_the_command_says_type_default_allowed_and_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("train.rounds", capsys=capsys) == (
+    assert shown(capsys, "train.rounds") == (
         "train.rounds: 20\n    whole number; >= 1\n    Communication rounds of the run.\n"
     )
-    (found,) = json.loads(command("method.fedca.beta", "--json", capsys=capsys))
+    (found,) = json.loads(shown(capsys, "method.fedca.beta", "--json"))
     assert found == {
         "key": "method.beta", "when": {"method.name": "fedca"}, "type": "number", "default": 0.01, "required": False,
         "allowed": ">= 0", "description": "Weight of the alignment.",
     }  # fmt: skip
-    assert len(json.loads(command("--json", capsys=capsys))) == len(RUN)
-    assert "space" in command("--of", "sweep", capsys=capsys)
+    assert len(json.loads(shown(capsys, "--json"))) == len(RUN)
+    assert "space" in shown(capsys, "--of", "sweep")
 
 
 def test_the_command_knows_what_imports_bring(capsys: pytest.CaptureFixture[str]) -> None:
     file = ROOT / "examples" / "koleo.py"
-    assert "method.weight: 0.1\n" in command("method.koleo", "--imports", str(file), capsys=capsys)
+    assert "method.weight: 0.1\n" in shown(capsys, "method.koleo", "--imports", str(file))
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,8 @@ def remembered_by(config: RunConfig, folder: Path) -> tuple[int, int]:
     seen, forget = list[tuple[int, int]](), Downloads.forget
 
     def forgotten(downloads: Downloads) -> None:
-        both = [weights.vector.nbytes for pair in downloads._recent.values() for weights in pair]
-        seen.append((len(downloads._recent), sum(both)))
+        both = [weights.vector.nbytes for pair in downloads.recent.values() for weights in pair]
+        seen.append((len(downloads.recent), sum(both)))
         forget(downloads)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -220,13 +220,13 @@ def test_a_run_without_checkpoints_holds_few_rows_and_loses_none(
     whole = run_locally(tiny("fedsimclr", **changes), tmp_path / "whole")
     most: list[int] = []
     monkeypatch.setattr(journal, "SPILL", 20)  # two rounds' rows
-    write = journal.Journal._write
+    write = journal.Journal.write
 
     def counted(self: journal.Journal, round: int) -> None:
         most.append(len(self._rows))
         write(self, round)
 
-    monkeypatch.setattr(journal.Journal, "_write", counted)
+    monkeypatch.setattr(journal.Journal, "write", counted)
     spilled = run_locally(tiny("fedsimclr", **changes), tmp_path / "spilled")
     assert len(most) > 4
     assert len(metrics_parts(tmp_path / "spilled").files()) > len(metrics_parts(tmp_path / "whole").files())

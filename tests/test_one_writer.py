@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl.base.lock import Held, Lock, _is_at
+from rayfed_ssl.base.lock import Held, Lock, is_at
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.federation import load_federation
 from rayfed_ssl.settings import files as configfile
@@ -138,7 +138,7 @@ def test_folders_and_files_that_others_remove_meanwhile_are_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What mkdir says of a folder that is removed between its two looks, or above it, is no reason to go without."""
-    make, at, left = Path.mkdir, _is_at, {"exists": 12, "absent": 12, "elsewhere": 12}
+    make, at, left = Path.mkdir, is_at, {"exists": 12, "absent": 12, "elsewhere": 12}
 
     def mkdir(self: Path, *given: Any, **named: Any) -> None:
         for what, error in (("exists", FileExistsError), ("absent", FileNotFoundError)):
@@ -147,12 +147,12 @@ def test_folders_and_files_that_others_remove_meanwhile_are_made_again(
                 raise error(self)
         make(self, *given, **named)
 
-    def is_at(descriptor: int, path: Path) -> bool:
+    def moving(descriptor: int, path: Path) -> bool:
         left["elsewhere"] -= 1
         return left["elsewhere"] < 0 and at(descriptor, path)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    monkeypatch.setattr("rayfed_ssl.base.lock._is_at", is_at)
+    monkeypatch.setattr("rayfed_ssl.base.lock.is_at", moving)
     mine = Lock(tmp_path / "runs" / LOCK, patience_s=0.0)
     assert mine.why_not == ""
     assert left == {"exists": 0, "absent": 0, "elsewhere": -1}
@@ -190,7 +190,7 @@ def test_nobody_who_looks_whether_a_folder_can_be_written_to_is_refused_for_anot
 def test_where_that_never_ends_the_lock_says_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     assert Lock(tmp_path / "file" / LOCK).why_not == "File exists"
-    monkeypatch.setattr("rayfed_ssl.base.lock._is_at", lambda descriptor, path: False)
+    monkeypatch.setattr("rayfed_ssl.base.lock.is_at", lambda descriptor, path: False)
     assert Lock(tmp_path / LOCK).why_not == "No locks available"
 
 

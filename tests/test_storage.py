@@ -108,7 +108,9 @@ def test_a_run_at_a_uri_stopped_and_resumed_elsewhere_is_the_run_in_a_folder(uri
     kept = {path.name for path in (expected / "checkpoints").iterdir()}
     assert {path.split("/")[1] for path in files(uri) if path.startswith("checkpoints/")} == kept  # pruned there, too
     assert any(path.startswith("events.out.tfevents.") for path in files(uri))
-    assert {"config.yaml", "summary.json", "environment.json"} <= set(files(uri))
+    assert {"config.yaml", "summary.json", "environment.json"} <= set(there := files(uri))
+    assert carried_out(uri, resume=True)["status"] == "complete"
+    assert files(uri) == there  # a complete run stays as it is
 
 
 @pytest.mark.long
@@ -148,14 +150,14 @@ def test_what_the_server_raises_is_said_there_too(uri: str, monkeypatch: pytest.
 def test_the_folder_of_a_failed_run_stays_where_the_uri_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    whole = Mirror._copy
+    whole = Mirror.copy
 
     def refused(self: Mirror, path: str) -> None:
         if path == "error.txt" or every > 2:
             raise OSError(111, "Connection refused")
         whole(self, path)
 
-    monkeypatch.setattr(Mirror, "_copy", refused)
+    monkeypatch.setattr(Mirror, "copy", refused)
     error = ClientError(2, 2, "train", "here", "no such file")
     monkeypatch.setattr(LocalCohort, "mean", mean_that_fails(2, error))
     uri = f"file://{tmp_path}/run"
@@ -260,6 +262,8 @@ def test_what_a_resumed_run_fetches() -> None:
     }
     assert wanted(complete | tables | rest | left) == complete | tables | rest
     assert wanted(tables | rest) == rest  # no checkpoint: the tables are made again
+    ended = complete | tables | rest | {"summary.json", "metrics.parquet/part-00002_1.parquet"}
+    assert wanted(ended) == ended  # its last evaluation, without which it would not be complete
 
 
 def test_places() -> None:
@@ -495,17 +499,17 @@ def test_a_run_that_cannot_be_fetched_leaves_nothing_here(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_a_run_at_a_uri_is_evaluated_and_loaded_there(uri: str, tmp_path: Path) -> None:
+def test_a_run_at_a_uri_is_evaluated_and_loaded_there(
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import json
 
     import rayfed_ssl
-    from rayfed_ssl import cli
+    from tests.command_line import command
 
     carried_out(uri)
     before = files(uri)
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["evaluate", uri])
-    assert not exit.value.code
+    assert command(capsys, "evaluate", uri)[0] == 0
     found = files(uri)
     assert found.keys() - before.keys() == {"evaluation.json"}
     assert {path: found[path] for path in before} == before
@@ -543,30 +547,28 @@ def test_a_run_that_is_removed_at_its_uri_while_it_is_evaluated_does_not_come_ba
 
 @pytest.mark.long
 def test_evaluations_of_a_run_at_a_uri_keep_what_others_added_meanwhile(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A command's, and those of a copy that was loaded long before."""
     import json
 
     import rayfed_ssl
-    from rayfed_ssl import cli
+    from tests.command_line import command
 
     carried_out(uri)
     loaded = rayfed_ssl.load(uri)
 
     def evaluate(protocol: str) -> None:
-        with pytest.raises(SystemExit) as exit:
-            cli.main(["evaluate", uri, "--protocol", protocol])
-        assert not exit.value.code
+        assert command(capsys, "evaluate", uri, "--protocol", protocol)[0] == 0
 
-    measure = reevaluation._measured
+    measure = reevaluation.measure
 
     def slow(*args: Any) -> dict[str, Any]:
-        monkeypatch.setattr(reevaluation, "_measured", measure)
+        monkeypatch.setattr(reevaluation, "measure", measure)
         evaluate("linear")  # begins after the first, and ends while that measures
         return measure(*args)
 
-    monkeypatch.setattr(reevaluation, "_measured", slow)
+    monkeypatch.setattr(reevaluation, "measure", slow)
     evaluate("knn")
     assert set(json.loads(files(uri)["evaluation.json"])["accuracy"]["global"]) == {"knn", "linear"}
     loaded.evaluate("fewshot")

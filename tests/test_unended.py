@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import rayfed_ssl
-from rayfed_ssl import cli
 from rayfed_ssl.records.summary_file import write_summary
+from tests.command_line import command
 from tests.tiny import run_locally, tiny
 
 NO_ENCODER = "found no encoder in {encoder}; the run has not "
@@ -38,16 +38,11 @@ def killed(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["evaluate {run}", "embed {run} digits --out {run}/x.parquet", "export {run} --to torch"]
+    "words", ["evaluate {run}", "embed {run} digits --out {run}/x.parquet", "export {run} --to torch"]
 )
-def test_a_command_names_the_newest_checkpoint(
-    command: str, killed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["rayfed-ssl", *command.format(run=killed).split()])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
+def test_a_command_names_the_newest_checkpoint(words: str, killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = ROUND.format(encoder=killed / "encoder", round=2, resume="--resume")
-    assert (ended.value.code, capsys.readouterr().err) == (2, f"{killed}: {said}\n")
+    assert command(capsys, *words.format(run=killed).split()) == (2, "", f"{killed}: {said}\n")
 
 
 def damage(run: Path, round: int) -> None:

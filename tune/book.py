@@ -103,7 +103,7 @@ class Book:
         status = (self.summary(entry) or {}).get("status")
         return str(status) if status in ("complete", "diverged") else None
 
-    def settle(self) -> None:
+    def note_ends(self) -> None:
         """Note how trials ended after the scheduler had stopped them: one may have been in its last round."""
         for entry in self.entries:
             if entry.status == "stopped" and (ended := self.ended(entry)) is not None:

@@ -91,7 +91,7 @@ class Results:
 
 def collect(sweep: Sweep, book: Book) -> Results:
     """Gather all trials and write the files. Call it when no trial is running."""
-    book.settle()
+    book.note_ends()
     book.save()
     rows = rows_of(sweep, book)
     results = Results(sweep, book.folder, rows, choose(rows, sweep.settings.metric, sweep.settings.mode))

@@ -37,7 +37,7 @@ from tune.book import OVER, Book, Entry, measured, scheduled, trial_name
 from tune.config import Point, Sweep
 from tune.dealing import refusals
 from tune.files import dump, load, refuse_changed
-from tune.groups import settled_groups
+from tune.groups import scheduled_groups
 from tune.results import Results, collect
 from tune.room import Patience, TrialSlots, trial_slots
 from tune.schedulers import members, scheduler
@@ -301,7 +301,7 @@ def _fit(
         ),
     )
     try:
-        with settled_groups():
+        with scheduled_groups():
             tuner.fit()
     except StoppedBeforePlacement:
         pass

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from boards.pairing import beyond, complete, of_table
 from boards.rows import ONE, REFERENCE, Record
 from rayfed_ssl.records.comparison import Difference
 from rayfed_ssl.records.intervals import LEVEL
+from rayfed_ssl.records.seed_image_intervals import SAME
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class OverSets(Difference):
 
 def over_sets(sets: Sequence[Sequence[float]]) -> OverSets:
     """The mean of the data sets' mean differences, with its 95% interval; without one if a set has fewer than two
-    clusters.
+    clusters, or only ones that are alike: how far others would be apart, these do not tell. Differences that are all
+    zero are known to be: the runs are the same.
 
     The interval is about exactly these data sets: only differences between the clusters of one set count as chance, and
     each set has its own variance. How far data sets differ from each other is not part of it. It is Student's t with
@@ -38,11 +41,11 @@ def over_sets(sets: Sequence[Sequence[float]]) -> OverSets:
     """
     means = [fmean(each) for each in sets]
     middle, count = fmean(means), sum(map(len, sets))
-    if min(map(len, sets)) < 2:
+    if any(len(each) < 2 or (np.ptp(each) < SAME and abs(each[0]) >= SAME) for each in sets):
         return OverSets(middle, None, None, count)
     of_means = [variance(each, mean) / len(each) for each, mean in zip(sets, means, strict=True)]
-    if not sum(of_means):
-        return OverSets(middle, middle, middle, count, free=float(count - len(sets)))
+    if sum(of_means) < SAME**2:
+        return OverSets(0.0, 0.0, 0.0, count, free=float(count - len(sets)))
     free = sum(of_means) ** 2 / sum(v**2 / (len(each) - 1) for v, each in zip(of_means, sets, strict=True))
     half = float(stats.t.ppf((1 + LEVEL) / 2, free)) * math.sqrt(sum(of_means)) / len(sets)
     return OverSets(middle, middle - half, middle + half, count, free=free)

@@ -99,7 +99,7 @@ def _p(one: OverSets) -> float:
     assert one.high is not None
     half = (one.high - one.low) / 2
     if half == 0:
-        return 0.0 if one.mean else 1.0
+        return 1.0
     return float(2 * stats.t.sf(abs(one.mean) / (half / stats.t.ppf(1 - ALPHA / 2, one.free)), one.free))
 
 

@@ -52,7 +52,7 @@ class Lock:
             import fcntl
 
             with suppress(OSError):
-                if _is_at(self._descriptor, self.path):
+                if is_at(self._descriptor, self.path):
                     self.path.unlink()
             with suppress(OSError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may have it open, too
@@ -115,7 +115,7 @@ def locked(path: Path, until: float, *, create: bool = True, make: bool = True) 
         descriptor = _opened(path, create, make)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 return descriptor
             held = None  # the file's owner has removed it since: try again with the file that is there now
         except (BlockingIOError, PermissionError):
@@ -149,11 +149,11 @@ def _opened_once(path: Path, flags: int) -> int:
 def _remove_unowned(descriptor: int, path: Path) -> None:
     """Remove an empty lock file, which was created for a lock that could not be taken."""
     with suppress(OSError):
-        if os.fstat(descriptor).st_size == 0 and _is_at(descriptor, path):
+        if os.fstat(descriptor).st_size == 0 and is_at(descriptor, path):
             path.unlink()
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:

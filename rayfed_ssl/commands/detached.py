@@ -30,5 +30,7 @@ def stop(run: Annotated[str, typer.Argument(help="The name of a run that was sta
     """End a detached run after the round in hand, with a checkpoint."""
     from actors import follow
 
-    follow.stop(run)
-    print(f"{run} stops after its round, with a checkpoint; watch it with: rayfed-ssl attach {run}")
+    if follow.stop(run):
+        print(f"{run} stops after its round, with a checkpoint; watch it with: rayfed-ssl attach {run}")
+    else:
+        print(f"{run} has ended before; see how with: rayfed-ssl attach {run}")

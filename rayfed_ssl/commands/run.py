@@ -65,8 +65,8 @@ def run(
 
         preflight(settings, folder, uri=uri, resume=resume)
         with reporter as report, left_running():
-            leave(settings, folder, uri=uri, resume=resume, report=report)
-        reporter.line(f"runs on; follow it with: rayfed-ssl attach {settings.name}")
+            goes_on = leave(settings, folder, uri=uri, resume=resume, report=report)
+        reporter.line(f"{'runs on' if goes_on else 'has ended'}; see it with: rayfed-ssl attach {settings.name}")
         return
     with reporter as report, stop_signals(reporter.line) as stopping:
         summary = execute(executor)(settings, folder, uri=uri, resume=resume, report=report, stopping=stopping)

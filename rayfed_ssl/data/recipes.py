@@ -43,6 +43,11 @@ class Recipe:
     def jitters(self) -> bool:
         return self.jitter_p > 0 and any(self.jitter)
 
+    @property
+    def second_view_differs(self) -> bool:
+        """Whether the second view of an image is made in another way than the others."""
+        return (self.second_blur_p, self.second_solarize_p) != (None, None)
+
 
 def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """A mean or deviation for each channel: ``values`` if their number fits, else their mean for every channel, such as

@@ -160,7 +160,7 @@ class FixedPointSum:
                     self.totals[name] = mine
         self.weight += other.weight
 
-    def settle(self) -> None:
+    def to_host(self) -> None:
         """Bring every total to the host, with weights in the order of their vector, so that the sum may leave the
         process.
         """
@@ -168,7 +168,7 @@ class FixedPointSum:
             self._make_plain(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle()
+        self.to_host()
         return self.__dict__
 
     def mean(self) -> dict[str, Any]:

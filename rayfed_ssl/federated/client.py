@@ -18,7 +18,7 @@ from rayfed_ssl.base.seeding import Address, generator, numpy_generator
 from rayfed_ssl.base.weights import Weights, pack, unpack
 from rayfed_ssl.data.augment import augment
 from rayfed_ssl.federated.local_optimizer import moments, new_optimizer, round_learning_rate, with_moments
-from rayfed_ssl.federated.messages import State, qualified, take_qualified, visit_address
+from rayfed_ssl.federated.messages import SERVER, State, qualified, take_qualified, visit_address
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.steps import TrainStep
 from rayfed_ssl.federated.workload import local_batches
@@ -99,8 +99,8 @@ class EncoderClient(Generic[Config]):
 
     @property
     def encoder(self) -> str:
-        """The name of this client's architecture."""
-        return self.config.clients.encoder(self.id)
+        """The name of this client's architecture; in the server's own work, that of client 0."""
+        return self.config.clients.encoder(0 if self.id == SERVER else self.id)
 
     @property
     def classes(self) -> int | None:

@@ -144,7 +144,7 @@ class Downloads:
 
     def __init__(self, code: Code, seed: int) -> None:
         self.code, self.seed = code, seed
-        self._recent: OrderedDict[int, tuple[Weights, Weights]] = OrderedDict()  # id -> what was sent, what arrives
+        self.recent: OrderedDict[int, tuple[Weights, Weights]] = OrderedDict()  # id -> what was sent, what arrives
 
     def received(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """A message as its clients receive it: every ``Weights`` in it is coded. Raises UserError if float16 cannot
@@ -156,21 +156,21 @@ class Downloads:
 
     def forget(self) -> None:
         """Forget the remembered downloads."""
-        self._recent.clear()
+        self.recent.clear()
 
     def _change(self, weights: Weights, path: str, beside: object) -> Weights:
         key = id(weights)
-        if key not in self._recent:
+        if key not in self.recent:
             try:
-                self._recent[key] = weights, received(weights, self.code, lambda: self._draws(weights))
+                self.recent[key] = weights, received(weights, self.code, lambda: self._draws(weights))
             except OutOfRange as error:
                 raise UserError(
                     f"transport.down: found {self.code.name}, but the server sends {error} in '{path}'; allowed then: "
                     "float32, quantized"
                 ) from None
-            if len(self._recent) > RECENT:
-                self._recent.popitem(last=False)
-        return self._recent[key][1]
+            if len(self.recent) > RECENT:
+                self.recent.popitem(last=False)
+        return self.recent[key][1]
 
     def _draws(self, weights: Weights) -> np.random.Generator:
         digest = blake2b(np.ascontiguousarray(weights.vector).data, digest_size=16).hexdigest()

@@ -22,11 +22,11 @@ class DeviceImages:
     def __init__(self, device: torch.device, room: float | None = None) -> None:
         self.device = device
         self.room = MEMORY_SHARE * cap(device) if room is None else room
-        self._kept: dict[int, tuple[np.ndarray, Tensor]] = {}  # by identity; the array, so that its id stays its own
+        self.kept: dict[int, tuple[np.ndarray, Tensor]] = {}  # by identity; the array, so that its id stays its own
 
     def get(self, pixels: np.ndarray) -> Tensor | None:
         """All of ``pixels`` on the device, in their order; None if they would not fit, or did not."""
-        if (known := self._kept.get(id(pixels))) is not None:
+        if (known := self.kept.get(id(pixels))) is not None:
             return known[1]
         if pixels.nbytes > self.room:
             return None
@@ -36,7 +36,7 @@ class DeviceImages:
             self.room = 0
             return None
         self.room -= pixels.nbytes
-        self._kept[id(pixels)] = (pixels, there)
+        self.kept[id(pixels)] = (pixels, there)
         return there
 
     def _copy(self, pixels: np.ndarray) -> Tensor:

@@ -69,8 +69,6 @@ class ClientFootprint:
     models: int = 0  # copies of its whole network in its state
     state: int = 0  # bytes of other arrays in its state
     bank: int = 0  # bytes at the server
-    everybody: bool = False  # whether some round asks all clients, whatever participation says
-    target_down: Literal["own", "common"] | None = None  # momentum targets that a round sends: each client's, or one
 
 
 @dataclass(frozen=True)

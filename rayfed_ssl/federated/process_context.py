@@ -70,7 +70,7 @@ class ProcessContext:
         self.published: dict[str, Any] = {} if published is None else published
         self.images_read = 0  # source images that went through the operation at work, once per pass
         self._initial = InitialWeights(config, federation)
-        self._networks: dict[tuple[str, str, int | None], Network] = {}
+        self.networks: dict[tuple[str, str, int | None], Network] = {}
         self._common: dict[tuple[str, int | None], Weights] = {}  # by encoder and classes, what all clients begin with
         self._untrained: dict[tuple[str, tuple[int, ...]], dict[str, float]] = {}
 
@@ -82,7 +82,7 @@ class ProcessContext:
         "evaluated".
         """
         key = (encoder, role, classes)
-        if key not in self._networks:
+        if key not in self.networks:
             without = {"predictor"} - self.objective.target_heads if role == "target" else set()
             network = self._initial.network(encoder, classes, without=without)
             network.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
@@ -90,8 +90,8 @@ class ProcessContext:
             flatten(network)
             if self.config.train.compile:
                 network.encoder.compile()
-            self._networks[key] = network
-        return self._networks[key]
+            self.networks[key] = network
+        return self.networks[key]
 
     def initial(self, encoder: str, classes: int | None = None, client: int | None = None) -> Weights:
         """The values that an architecture, or a client with it, begins with. Do not write to them."""

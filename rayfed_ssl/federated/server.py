@@ -163,7 +163,7 @@ class MethodServer(Generic[Config]):
         return None
 
     def asks_everybody(self, t: int) -> bool:
-        """Whether round t needs all clients, whatever the participation fraction."""
+        """Whether round t needs all clients, whatever the participation fraction. Asked before ``start``, too."""
         return False
 
     def wanted(self, t: int) -> int:

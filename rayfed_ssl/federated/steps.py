@@ -112,7 +112,7 @@ class StaticStep(TrainStep):
             if any(tensor.shape != self.fixed[name].shape for name, tensor in self.memory.items()):
                 self._give_up(NotStatic("what it remembers changes its size"))
             else:
-                self.settle()
+                self.write_back()
             return
         if self.replay is None:
             self.inputs = tuple(torch.empty_like(tensor) for tensor in (*views, rows))
@@ -138,7 +138,7 @@ class StaticStep(TrainStep):
         for fixed, tensor in zip(self.inputs, (*views, rows), strict=True):
             fixed.copy_(tensor)
 
-    def settle(self) -> None:
+    def write_back(self) -> None:
         """Copy what the step remembers back to where it was before."""
         for name, fixed in self.fixed.items():
             if self.memory[name] is not fixed:
@@ -148,7 +148,7 @@ class StaticStep(TrainStep):
     def body(self) -> None:
         """The part of the step that is recorded."""
         self.gradient(self.inputs[:-1], self.inputs[-1])
-        self.settle()
+        self.write_back()
         if not self.counts_steps:
             self.update()
 

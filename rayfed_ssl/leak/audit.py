@@ -146,7 +146,7 @@ class Audit:
         """Minus the objective's loss on an image in a batch with some reference images. If the objective needs only
         features, heads and loss are computed in float64.
         """
-        client, beside = self._as_client, self._beside()
+        client, beside = self._as_client, self.beside()
         objective, labels = client.objective, self.worker.federation.dataset.train.labels
         views, by_features = max(VIEWS, client.objective.views), client.objective.by_features
 
@@ -157,10 +157,10 @@ class Audit:
             network = self._network(weights)
             draws = generator(self.config.seed, "leak", "loss", device=self.worker.device)
             look = network.represent if by_features else Tensor.contiguous
-            others = next(self._looked(look, self._clients_pixels(beside), views))
+            others = next(self.looked(look, self.clients_pixels(beside), views))
             judge, kind = (heads_in_float64(network), torch.float64) if by_features else (network, others.dtype)
             parts, done = [], 0
-            for seen in self._looked(look, self._clients_pixels(rows), views):
+            for seen in self.looked(look, self.clients_pixels(rows), views):
                 given = (known(rows[done : done + seen.shape[1]]), known(beside)) if objective.labelled else None
                 parts.append(losses(objective, judge, seen.to(kind), others.to(kind), given, draws))
                 done += seen.shape[1]
@@ -168,7 +168,7 @@ class Audit:
 
         return scored
 
-    def _beside(self) -> np.ndarray:
+    def beside(self) -> np.ndarray:
         """Rows of the reference images that are in a batch with the image whose loss is computed."""
         draws = numpy_generator(self.config.seed, "leak", self.client, "beside")
         return draws.permutation(self.sets.reference)[:BESIDE]
@@ -217,13 +217,13 @@ class Audit:
         """(V, n, D) features, or projections, in eval mode, of views drawn for the audit. With ``views`` 0 they are
         (1, n, D), of the clean images.
         """
-        return self._through(self._network(weights), self._clients_pixels(rows), views, projected)
+        return self._through(self._network(weights), self.clients_pixels(rows), views, projected)
 
-    def _clients_pixels(self, rows: np.ndarray) -> Tensor:
-        """(n, C, S, S) uint8: :meth:`_as_the_clients` on the device."""
-        return self.worker.images(self._as_the_clients(rows))
+    def clients_pixels(self, rows: np.ndarray) -> Tensor:
+        """(n, C, S, S) uint8: :meth:`as_the_clients` on the device."""
+        return self.worker.images(self.as_the_clients(rows))
 
-    def _as_the_clients(self, rows: np.ndarray) -> np.ndarray:
+    def as_the_clients(self, rows: np.ndarray) -> np.ndarray:
         """(n, S, S, C) uint8 training images. Images outside the client's shard get the client's corruption, which its
         own images have already.
         """
@@ -258,10 +258,10 @@ class Audit:
     def _through(self, network: Network, pixels: Tensor, views: int, projected: bool) -> Tensor:
         """(V, n, D) float32: the network's features, or projections, of all images."""
         look = network.project if projected else network.represent
-        return torch.cat(list(self._looked(look, pixels, views)), dim=1).float()
+        return torch.cat(list(self.looked(look, pixels, views)), dim=1).float()
 
     @torch.no_grad()
-    def _looked(self, look: Callable[[Tensor], Tensor], pixels: Tensor, views: int) -> Iterator[Tensor]:
+    def looked(self, look: Callable[[Tensor], Tensor], pixels: Tensor, views: int) -> Iterator[Tensor]:
         """The outputs of ``look`` for views of the images, (V, B, ..) for up to ``BATCH`` images at a time. With
         ``views`` 0 they are (1, B, ..), of the clean images.
         """

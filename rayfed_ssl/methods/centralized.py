@@ -31,10 +31,6 @@ class Client(EncoderClient[Config]):
     """The one learner. What lasts of it beside the weights, ``LASTING`` of its state, travels with them."""
 
     @property
-    def encoder(self) -> str:
-        return self.config.clients.encoder(0)
-
-    @property
     def indices(self) -> np.ndarray:
         """Every client's training images, as ascending indices into the training set, however they were dealt."""
         return np.sort(np.concatenate([shard["train"] for shard in self.context.federation.shards]))

@@ -122,7 +122,7 @@ class Server(MethodServer[AnyConfig]):
 
     # -- costs ---------------------------------------------------------------------------------------------------------
 
-    def workload(self, operation: str, client: int) -> Workload | None:
+    def workload(self, operation: str, client: int) -> Workload:
         return self.fitting(client, **self.setup.network_sizes(self.common_encoder, target=self.config.averages_target))
 
     def sends(self, t: int, client: int, met: Collection[int]) -> Mapping[str, object] | None:

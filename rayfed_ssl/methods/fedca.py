@@ -163,10 +163,6 @@ class Service(EncoderClient[Config]):
     """The server's own training: the alignment model, once, at the full learning rate."""
 
     @property
-    def encoder(self) -> str:
-        return self.config.clients.encoder(0)
-
-    @property
     def learning_rate(self) -> float:
         return self.config.train.optimizer.lr
 
@@ -269,11 +265,14 @@ def unused(config: RunSettings) -> dict[str, str]:
     """What one module alone reads, where it is off."""
     method = config.method_as(Config)
     keys: dict[str, str] = {}
+    aligning = "method.alignment_epochs", "method.alignment_batch", "objective.directional"
     if not method.alignment:
-        own = "method.beta", "method.alignment_epochs", "method.alignment_batch", "objective.directional"
-        keys |= dict.fromkeys(own, "method.alignment=true")
+        keys |= dict.fromkeys(("method.beta", *aligning), "method.alignment=true")
+    elif not method.beta:
+        keys |= dict.fromkeys(aligning, "method.beta above 0")
     if not method.has_dictionary:
-        keys["method.exclude_own"] = "method.dictionary_size=1 or more"
+        none = () if method.ensembling == 0 else ("method.ensembling",)  # 0 says the same
+        keys |= dict.fromkeys(("method.exclude_own", *none), "method.dictionary_size=1 or more")
     return keys
 
 

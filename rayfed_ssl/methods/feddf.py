@@ -74,7 +74,7 @@ def distance(student: Tensor, agreed: Tensor, kind: str, temperature: float = 1.
         return F.mse_loss(student, agreed)
     if kind == "cosine":
         return 1 - F.cosine_similarity(student, agreed, dim=1).mean()
-    return ensemble_divergence(student, agreed.unsqueeze(0), temperature)
+    return ensemble_divergence(student, agreed, temperature)
 
 
 def average(replies: Sequence[Reply], counts: dict[int, float]) -> Weights:

@@ -298,8 +298,15 @@ def mean_product(client: EncoderClient[Any], packed: np.ndarray) -> Tensor:
 
 
 def views_of(config: RunSettings) -> int:
-    """How many augmented views of an image are factored; 0: the clean images are."""
-    return 0 if options_of(config).correlation == "round" else 2
+    """How many augmented views of an image an audit makes of those that are factored; 0: the clean images are.
+
+    Two, also where the first alone is factored: they tell more of its mean product than one does. Not where the second
+    view is made in another way.
+    """
+    options, recipe = options_of(config), config.augment.recipe()
+    if options.correlation == "round":
+        return 0
+    return 1 if options.views == "first" and recipe.second_view_differs else 2
 
 
 FEDFOA = Method(

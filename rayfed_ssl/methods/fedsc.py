@@ -361,9 +361,9 @@ def as_summed(client: EncoderClient[Any], z: Tensor) -> Tensor:
 
 
 def footprint(config: RunSettings, images: int) -> ClientFootprint:
-    """A matrix of each client at the server: the first round that shares asks everybody."""
+    """A matrix of each client at the server, if any round shares them."""
     shares = bool(config.method_as(Config).sharing_rounds(config.train.rounds))
-    return ClientFootprint(bank=4 * config.projection_dim**2, everybody=True) if shares else ClientFootprint()
+    return ClientFootprint(bank=4 * config.projection_dim**2 if shares else 0)
 
 
 FEDSC = Method(

@@ -189,9 +189,9 @@ class Server(fedavg.Server[Config]):
         """The batches of one `fit`, by the client's own number of local epochs."""
         return local_batches(self.config, int(self.setup.federation.sizes[client]), self.epochs(client).get("epochs"))
 
-    def workload(self, operation: str, client: int) -> Workload | None:
-        """A third view of every image, where turns are predicted."""
-        epochs = self.fitting(client, **self.setup.network_sizes(self.common_encoder))
+    def workload(self, operation: str, client: int) -> Workload:
+        """As FedAvg's, and a third view of every image, where turns are predicted."""
+        epochs = super().workload(operation, client)
         return with_third_view(epochs) if self.method.rotation else epochs
 
 
@@ -220,12 +220,18 @@ def check(config: RunSettings) -> None:
 
 
 def unused(config: RunSettings) -> dict[str, str]:
-    """The learning rate of a step that follows from how far clients moved; what FUR alone reads, without it."""
+    """The learning rate of a step that follows from how far clients moved; what FUR alone reads, without it; what
+    sharpens shares that are all the same, and equalises steps that are.
+    """
     method, keys = config.method_as(Config), dict[str, str]()
     if method.relative:
         keys["method.lr"] = "method.relative=false"
     if not method.uniformity:
         keys |= dict.fromkeys(("method.tangent_spaces", "method.directions"), "method.uniformity above 0")
+    if method.weights == "uniform":
+        keys["method.temperature"] = "method.weights=size"
+    if config.train.local_steps is not None and method.equalise:
+        keys["method.equalise"] = "train.local_steps=null"
     return keys
 
 

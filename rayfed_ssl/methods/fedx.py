@@ -105,11 +105,9 @@ def taught(teacher: Network, images: Tensor) -> Tensor:
 
 
 class Server(fedavg.Server[Config]):
-    def workload(self, operation: str, client: int) -> Workload | None:
+    def workload(self, operation: str, client: int) -> Workload:
         """As FedAvg's, and as many random images again where the views' relations to them count."""
         cost = super().workload(operation, client)
-        if cost is None:
-            return None
         options, seen = self.method, cost.images
         random = seen if options.local_relation or options.global_relation else 0
         passes = BOTH_WAYS * seen if options.local_relation else 0

@@ -33,7 +33,7 @@ from rayfed_ssl.federated.client import EncoderClient, Loss
 from rayfed_ssl.federated.cohort import Cohort
 from rayfed_ssl.federated.ledger import array_size
 from rayfed_ssl.federated.messages import TRAINS, Reply
-from rayfed_ssl.federated.method import ClientFootprint, Info, Method, only
+from rayfed_ssl.federated.method import Info, Method, only
 from rayfed_ssl.federated.server import MethodServer, counting
 from rayfed_ssl.federated.uploads import Entries
 from rayfed_ssl.federated.workload import Workload
@@ -209,6 +209,11 @@ def check(config: RunSettings) -> None:
     )
 
 
+def unused(config: RunSettings) -> dict[str, str]:
+    """The learning rate of a fit without steps."""
+    return {} if config.method_as(Config).fit_steps else {"method.fit_lr": "method.fit_steps above 0"}
+
+
 ORCHESTRA = Method(
     Config,
     Client,
@@ -217,7 +222,7 @@ ORCHESTRA = Method(
     objective="simclr",
     accepts=only("simclr"),
     service=Service,
+    unused=unused,
     check=check,
-    footprint=lambda config, images: ClientFootprint(target_down="common"),
     uploads={"centroids": Entries(network="target")},
 )

@@ -5,6 +5,7 @@ Shape legend: B batch, D embedding.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -39,6 +40,9 @@ class AlignUniformConfig(ObjectiveConfig):
     """Weight of the uniformity."""
     t: float = Field(default=2.0, gt=0)
     """t of the Gaussian potential exp(-t d^2)."""
+
+    def unused(self) -> Mapping[str, str]:
+        return {} if self.uniformity else {"objective.t": "objective.uniformity above 0"}
 
 
 @dataclass(frozen=True)

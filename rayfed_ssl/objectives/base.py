@@ -6,7 +6,7 @@ must not wait for the device.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
@@ -37,6 +37,10 @@ class ObjectiveConfig(Block):
         objective needs no such target.
         """
         return None
+
+    def unused(self) -> Mapping[str, str]:
+        """Keys without effect of this block, as dotted paths, and what each needs (``Method.unused``)."""
+        return {}
 
 
 Views = tuple[Tensor, ...]  # one tensor per view of a batch
@@ -169,8 +173,8 @@ class Objective:
         return {}
 
     def memory_bytes(self, dim: int) -> int:
-        """The bytes of a full memory with rows of ``dim`` values."""
-        return 0
+        """The bytes of a full memory with rows of ``dim`` values: by default those of a fresh one."""
+        return sum(tensor.nbytes for tensor in self.remember(dim, torch.Generator()).values())
 
     def step(self, network: Network, batch: Batch) -> Step:
         """The loss on one batch."""

@@ -110,9 +110,6 @@ class DINO(Objective):
     def remember(self, dim: int, draws: torch.Generator) -> dict[str, Tensor]:
         return {"center": torch.zeros(dim, device=draws.device)}
 
-    def memory_bytes(self, dim: int) -> int:
-        return 4 * dim
-
     def step(self, network: Network, batch: Batch) -> Step:
         target, memory = needed(batch.target, "dino", "a target network"), needed(batch.memory, "dino", "a memory")
         frozen, center = memory.round <= self.config.freeze_rounds, memory.tensors["center"]

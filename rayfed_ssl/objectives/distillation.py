@@ -16,7 +16,7 @@ from rayfed_ssl.objectives.base import full_precision, kl_divergence, no_autocas
 
 
 def consensus(outputs: Tensor) -> Tensor:
-    """The unweighted mean over networks: (N, B, C) -> (B, C) (FedMD, Algorithm 1)."""
+    """The unweighted mean over networks: (N, B, C) -> (B, C) (FedMD, Algorithm 1; FedDF's mean of logits)."""
     return outputs.mean(dim=0)
 
 
@@ -25,14 +25,15 @@ def digest(outputs: Tensor, agreed: Tensor) -> Tensor:
     return F.l1_loss(full_precision(outputs), full_precision(agreed.detach()))
 
 
-def ensemble_divergence(student: Tensor, teachers: Tensor, temperature: float = 1.0) -> Tensor:
-    """FedDF: ``KL(softmax(mean teacher / T) || softmax(student / T))``, mean over the batch; no factor T^2.
+def ensemble_divergence(student: Tensor, ensemble: Tensor, temperature: float = 1.0) -> Tensor:
+    """FedDF: ``KL(softmax(ensemble / T) || softmax(student / T))``, mean over the batch; no factor T^2.
 
-    Student logits (B, C), teacher logits (N, B, C), constant. Logits are averaged, not probabilities.
+    Logits (B, C) of the student and of the ensemble; these are the teachers' :func:`consensus`, constant. So logits are
+    averaged, not probabilities.
     """
-    teacher = F.log_softmax(full_precision(consensus(teachers.detach())) / temperature, dim=1)
+    log_ensemble = F.log_softmax(full_precision(ensemble.detach()) / temperature, dim=1)
     log_student = F.log_softmax(full_precision(student) / temperature, dim=1)
-    return kl_divergence(teacher, log_student)
+    return kl_divergence(log_ensemble, log_student)
 
 
 def teacher_attention(q: Tensor, k: Tensor, w_q: Tensor, w_k: Tensor) -> Tensor:

@@ -92,9 +92,6 @@ class MoCo(Objective):
     def remember(self, dim: int, draws: torch.Generator) -> dict[str, Tensor]:
         return {"queue": random_rows(self.config.queue, dim, draws)}
 
-    def memory_bytes(self, dim: int) -> int:
-        return 4 * self.config.queue * dim
-
     def step(self, network: Network, batch: Batch) -> Step:
         target, memory = needed(batch.target, "moco", "a target network"), needed(batch.memory, "moco", "a memory")
         features, (q_a, q_b) = encoded(network, batch.views)

@@ -87,9 +87,6 @@ class NNCLR(Objective):
     def remember(self, dim: int, draws: torch.Generator) -> dict[str, Tensor]:
         return {"queue": random_rows(self.config.queue, dim, draws)}
 
-    def memory_bytes(self, dim: int) -> int:
-        return 4 * self.config.queue * dim
-
     def step(self, network: Network, batch: Batch) -> Step:
         memory, temperature = needed(batch.memory, "nnclr", "a memory"), self.config.temperature
         features, (z_a, z_b) = encoded(network, batch.views)

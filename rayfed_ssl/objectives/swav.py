@@ -7,6 +7,7 @@ Shape legend: B batch, D embedding, K prototypes, Q queue.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -75,6 +76,9 @@ class SwAVConfig(ObjectiveConfig):
     """Newest projections that a batch's codes are balanced with, once there are so many; 0: none."""
     keep_queue: bool = False
     """Whether a client keeps its queue from round to round."""
+
+    def unused(self) -> Mapping[str, str]:
+        return {} if self.queue else {"objective.keep_queue": "objective.queue above 0"}
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Row:
     """One row: ``values`` by measure and seed. ``runs`` are the complete ones; ``unfinished`` says what became of the
     others. ``differing`` has the settings beyond the method that differ from the first row's: key -> (the first row's
     value, its own). ``before``: for a row without training, the runs that measured it, which hold its values and
-    answers.
+    answers. ``began``: the encoder before training of its own runs, where it is not that of the comparison.
     """
 
     name: str
@@ -98,6 +98,7 @@ class Row:
     unfinished: dict[str, str] = field(default_factory=dict)
     differing: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     before: dict[int, OneRun] = field(default_factory=dict)
+    began: Row | None = None
 
     @property
     def trained(self) -> bool:

@@ -131,13 +131,13 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
             }
             for seed, run in row.runs.items()
         }
-        values = {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
+        values = _by_seed(row)
         differing = {key: {"first": theirs, "own": own} for key, (theirs, own) in row.differing.items()}
         images = {name: found for name in row.values if (found := test_images(row, name)) is not None}
         private = None if row.guarantee is None else asdict(row.guarantee)
         more = {
             "values": values, "seeds": seeds, "differing": differing, "test_images": images, "privacy": private,
-            "pairs": _pairs(comparison, row),
+            "pairs": _pairs(comparison, row), "began": None if row.began is None else _by_seed(row.began),
         }  # fmt: skip
         rows.append({**record, **more})
     return {
@@ -153,13 +153,18 @@ def document(comparison: Comparison, folder: Path, selection: Selection | None =
     }
 
 
+def _by_seed(row: Row) -> dict[str, dict[str, float]]:
+    return {name: {str(seed): value for seed, value in of.items()} for name, of in row.values.items()}
+
+
 def _pairs(comparison: Comparison, row: Row) -> dict[str, dict[str, dict[str, Any]]]:
     """Other row -> score -> the interval of the row's mean less the other's that counts so many ``test_images``, or
     ``clients``, over ``seeds``: of every two rows that can be paired by them, with the earlier of them, and of each
-    with the untrained encoder and raw pixels.
+    with the untrained encoder, its own if that is another, and raw pixels.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    baselines = [other for other in comparison.rows if not other.trained]
+    own = {row.began.name: row.began} if row.began is not None else {}
+    baselines = [own.get(other.name, other) for other in comparison.rows if not other.trained]
     after = [*comparison.trained[comparison.trained.index(row) + 1 :], *baselines] if row.trained else []
     for other, measure in product(after, comparison.scores):
         apart = row.difference(other, measure)

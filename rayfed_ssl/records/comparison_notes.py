@@ -143,12 +143,16 @@ def _reach(seeds: int) -> float:
 
 
 def _below(comparison: Comparison, baseline: str) -> list[str]:
-    """Which rows are worse than a row without training, in the mean over paired seeds, and by which accuracy."""
-    worth = {measure: of for row in comparison.rows if row.name == baseline for measure, of in row.values.items()}
+    """Which rows are worse than a row without training, in the mean over paired seeds, and by which accuracy; than
+    their own encoders before training, if these were others.
+    """
+    common = next((row for row in comparison.rows if row.name == baseline), None)
     told: dict[str, list[str]] = {}
     for row in comparison.trained:
         if row.name in comparison.other_images:
             continue
+        beside = row.began if row.began is not None and baseline == row.began.name else common
+        worth = {} if beside is None else beside.values
         pairs = {
             m: [row.values[m][seed] - value for seed, value in of.items() if seed in row.values.get(m, {})]
             for m, of in worth.items()
@@ -213,7 +217,8 @@ def _doubtful_gains(comparison: Comparison, main: str) -> list[str]:
 
 def _doubtful_gain(comparison: Comparison, row: Row, main: str) -> bool:
     """Whether the row's interval over the encoder before training does not exclude zero."""
-    gain = None if comparison.began is None else row.difference(comparison.began, main)
+    began = row.began or comparison.began
+    gain = None if began is None else row.difference(began, main)
     return gain is not None and gain.judged() not in (None, "above")
 
 
@@ -276,7 +281,7 @@ def _began_otherwise(comparison: Comparison) -> list[str]:
     found = {row.name: row.values for row in comparison.rows}
     lines = []
     for name, of, why in (
-        (before_training(comparison), "untrained", "with other encoders or images"),
+        (before_training(comparison), "untrained", "with other encoders or images, and gains are over that"),
         (RAW_PIXELS, "pixels", "of other images"),
     ):
         others = [

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RESULT_NEUTRAL
@@ -33,7 +33,7 @@ def of_variants(variants: Mapping[str, Sequence[Path]], left_out: Mapping[str, s
         ended = [read_run(folder) for folder in folders if (folder / SUMMARY).is_file()]
         without = {folder.name: "not finished" for folder in folders if not (folder / SUMMARY).is_file()}
         rows.append(_row(name, ended, without))
-    return _compared(rows, left_out or {})
+    return compare_rows(rows, left_out or {})
 
 
 def of_runs(folders: Sequence[Path]) -> Comparison:
@@ -52,7 +52,7 @@ def of_runs(folders: Sequence[Path]) -> Comparison:
         together.append(run)
     grouped = list(groups.values())
     named = dict(zip(_names(grouped), grouped, strict=True))
-    made = _compared([_row(name, runs, {}) for name, runs in named.items()], {})
+    made = compare_rows([_row(name, runs, {}) for name, runs in named.items()], {})
     return replace(made, folders={name: [run.folder for run in runs] for name, runs in named.items()})
 
 
@@ -64,35 +64,39 @@ def _row(name: str, ended: Sequence[OneRun], without: Mapping[str, str]) -> Row:
     return Row(name, values, complete, {**others, **without})
 
 
-def _compared(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison:
+def compare_rows(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison:
     """The rows, marked if their settings differ from the first row's, and the baselines below them."""
     if not any(row.runs for row in rows):
         raise UserError("compare: found no run that is complete; nothing can be compared yet")
     reference = next(row for row in rows if row.runs)
     theirs = next(iter(reference.runs.values())).settings
+    runs = {seed: run for row in reversed(rows) for seed, run in row.runs.items()}  # of each seed, the first row's
+    name = STARTED if any(run.started for run in runs.values()) else UNTRAINED
+    began, pixels = _baseline(name, "untrained", runs), _baseline(RAW_PIXELS, "pixels", runs)
     marked = []
     for row in rows:
         own = next((run.settings for run in row.runs.values()), theirs)
-        marked.append(Row(row.name, row.values, row.runs, row.unfinished, differing(theirs, own)))
-    return Comparison((*marked, *_baselines(rows)), dict(left_out))
+        otherwise = any(
+            runs[seed].untrained.get(measure, value) != value
+            for seed, run in row.runs.items()
+            for measure, value in run.untrained.items()
+        )
+        before = _baseline(name, "untrained", row.runs) if otherwise else None
+        marked.append(replace(row, differing=differing(theirs, own), began=before))
+    return Comparison((*marked, began, pixels), dict(left_out))
 
 
-def _baselines(rows: Sequence[Row]) -> Iterator[Row]:
-    """The baselines that training has to beat: for each seed, as the first row with that seed measured them."""
-    runs: dict[int, OneRun] = {}
-    for row in rows:
-        for seed, run in row.runs.items():
-            runs.setdefault(seed, run)
-    began = STARTED if any(run.started for run in runs.values()) else UNTRAINED
-    for name, of, file in ((began, "untrained", UNTRAINED_FILE), (RAW_PIXELS, "pixels", PIXELS_FILE)):
-        values: dict[str, dict[int, float]] = {}
-        before: dict[int, OneRun] = {}
-        for seed, run in sorted(runs.items()):
-            for measure, value in getattr(run, of).items():
-                values.setdefault(measure, {})[seed] = value
-            answers = read_outcomes(run.folder, file)
-            before[seed] = replace(run, values=getattr(run, of), outcomes=answers, by_client={})
-        yield Row(name, values, before=before)
+def _baseline(name: str, of: Literal["untrained", "pixels"], runs: Mapping[int, OneRun]) -> Row:
+    """What training has to beat, as the ``runs`` of each seed measured it."""
+    values: dict[str, dict[int, float]] = {}
+    before: dict[int, OneRun] = {}
+    for seed, run in sorted(runs.items()):
+        measured = run.untrained if of == "untrained" else run.pixels
+        for measure, value in measured.items():
+            values.setdefault(measure, {})[seed] = value
+        answers = read_outcomes(run.folder, UNTRAINED_FILE if of == "untrained" else PIXELS_FILE)
+        before[seed] = replace(run, values=dict(measured), outcomes=answers, by_client={})
+    return Row(name, values, before=before)
 
 
 def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

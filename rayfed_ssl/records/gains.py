@@ -17,23 +17,23 @@ from rayfed_ssl.records.one_run import Curve, OneRun
 REACHED = 0.9  # of the way from the untrained encoder's accuracy to a run's final one
 
 
-def reached(curve: Curve, share: float = REACHED) -> int | None:
-    """The first evaluated round with at least ``share`` of the way from round 0, the untrained encoder, to the last
+def reached(curve: Curve) -> int | None:
+    """The first evaluated round with at least ``REACHED`` of the way from round 0, the untrained encoder, to the last
     value. None if round 0 was not evaluated, or if nothing was gained.
     """
-    wanted = goal(curve, share)
+    wanted = goal(curve)
     rounds = sorted(t for t in curve if t)
     return None if wanted is None else next(t for t in rounds if t == rounds[-1] or curve[t] >= wanted)
 
 
-def goal(curve: Curve, share: float = REACHED) -> float | None:
-    """The accuracy that is ``share`` of the way from round 0, the untrained encoder, to the last value. None if
+def goal(curve: Curve) -> float | None:
+    """The accuracy that is ``REACHED`` of the way from round 0, the untrained encoder, to the last value. None if
     round 0 was not evaluated, or if nothing was gained.
     """
     rounds = sorted(t for t in curve if t)
     if not rounds or 0 not in curve or not math.isfinite(gain := curve[rounds[-1]] - curve[0]) or gain <= 0:
         return None
-    return curve[0] + share * gain
+    return curve[0] + REACHED * gain
 
 
 @dataclass(frozen=True)

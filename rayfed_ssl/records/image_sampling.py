@@ -57,12 +57,12 @@ def not_counted(comparison: Comparison) -> list[str]:
     beyond = "the interval counts seeds alone" if several else "there is no interval"
     for why, by_row in found.items():
         if whole or why != NOT_OF_IMAGES:  # else no other kind is there to be told from
-            named = _named(by_row, len(comparison.trained) - 1)
+            named = rows_in_words(by_row, len(comparison.trained) - 1)
             lines.append(f"Of {named}: {beyond}, because {why}.")
     return lines
 
 
-def _named(by_row: Mapping[str, Sequence[str]], others: int) -> str:
+def rows_in_words(by_row: Mapping[str, Sequence[str]], others: int) -> str:
     """Rows with their measures, those of the same measures together; all ``others`` of the first row in few words."""
     rows_of: dict[str, list[str]] = {}
     for row, measures in by_row.items():

@@ -133,7 +133,7 @@ class Journal:
             ValueError: a later round is already committed.
             OSError: the disk is full; a resumed run removes what was written.
         """
-        self._write(round)
+        self.write(round)
         self._board.scalars(self._held)
         self._held = []
 
@@ -144,12 +144,12 @@ class Journal:
         """
         if len(self._rows) + sum(len(bookings) for bookings in self._bookings) < SPILL:
             return
-        self._write(round)
+        self.write(round)
         waiting = [row for row in self._held if row.tag.startswith(EVALUATED)]
         self._board.scalars(row for row in self._held if not row.tag.startswith(EVALUATED))
         self._held = waiting
 
-    def _write(self, round: int) -> None:
+    def write(self, round: int) -> None:
         """Everything recorded so far as the parts of ``round``."""
         if round < self._committed.round:
             raise ValueError(f"round {self._committed.round} is committed: round {round} comes too late")

@@ -51,8 +51,8 @@ def figures(run: RunFolder, studio: Studio) -> Iterator[Drawing]:
     if others := [name for name in measured if not is_share(name)]:
         first = others[:LINES]
         yield studio.draw(
-            "areas_rounds", "Areas and indices over rounds", lambda f: _curves(f, run, first, float, "round"),
-            alt=f"Over rounds. {_words(run, first)}", caption=_caption(run, others), height=2.5,
+            "areas_rounds", "Areas and indices over rounds", lambda f: paint_curves(f, run, first, float, "round"),
+            alt=f"Over rounds. {_words(run, first)}", caption=curves_caption(run, others), height=2.5,
         )  # fmt: skip
 
 
@@ -61,12 +61,12 @@ def _shares(run: RunFolder, studio: Studio, measured: list[str]) -> Iterator[Dra
     names = measured[:LINES]
     words = _words(run, names)
     yield studio.draw(
-        "accuracy_rounds", "Accuracy over rounds", lambda f: _curves(f, run, names, float, "round"),
-        alt=f"Accuracy over rounds. {words}", caption=_caption(run, measured), height=2.5,
+        "accuracy_rounds", "Accuracy over rounds", lambda f: paint_curves(f, run, names, float, "round"),
+        alt=f"Accuracy over rounds. {words}", caption=curves_caption(run, measured), height=2.5,
     )  # fmt: skip
     if run.sent and len(run.sent) > 1:
         yield studio.draw(
-            "accuracy_bytes", "Accuracy over bytes", lambda f: _curves(f, run, names, *_sent(run)),
+            "accuracy_bytes", "Accuracy over bytes", lambda f: paint_curves(f, run, names, *_sent(run)),
             alt=f"Accuracy over the bytes that all clients sent and received. {words}", height=2.5,
             caption="Bytes of all clients since the start, as a deployment would have sent them.",
         )  # fmt: skip
@@ -74,7 +74,9 @@ def _shares(run: RunFolder, studio: Studio, measured: list[str]) -> Iterator[Dra
         passed = run.virtual_s
         yield studio.draw(
             "accuracy_hours", "Accuracy over virtual hours",
-            lambda f: _curves(f, run, names, lambda t: passed[t] / HOUR_S if t in passed else None, "virtual hours"),
+            lambda f: paint_curves(
+                f, run, names, lambda t: passed[t] / HOUR_S if t in passed else None, "virtual hours"
+            ),
             alt=f"Accuracy over hours of the clients' clock. {words}", height=2.5,
             caption="Hours that the rounds would have taken on the clients' devices.",
         )  # fmt: skip
@@ -130,7 +132,7 @@ def _words(run: RunFolder, names: list[str]) -> str:
     return " ".join(sentences)
 
 
-def _caption(run: RunFolder, measured: list[str]) -> str:
+def curves_caption(run: RunFolder, measured: list[str]) -> str:
     """What the lines are. Only the first ``LINES`` of the measures are drawn."""
     names, text = measured[:LINES], f"Dashed: {began_with(run.summary)}."
     if any(PIXELS + name in run.scores for name in names):
@@ -147,7 +149,7 @@ def _means(rounds: Rounds) -> dict[int, float]:
     return {t: fmean(values.values()) for t, values in sorted(rounds.items())}
 
 
-def _curves(figure: Figure, run: RunFolder, names: list[str], place: Place, label: str) -> None:
+def paint_curves(figure: Figure, run: RunFolder, names: list[str], place: Place, label: str) -> None:
     """A curve for each of ``names``, which are all shares, or none of them is."""
     axes = figure.add_subplot()
     for number, name in enumerate(names):

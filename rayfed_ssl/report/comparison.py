@@ -299,7 +299,7 @@ def _curves(
                 drawing = studio.draw(
                     f"comparison_{name}_{key}",
                     f"{measure_name(name)} over {what}",
-                    lambda f, v=values, x=label, y=measure: _paint_curves(f, v, x, y),  # type: ignore[misc]
+                    lambda f, v=values, x=label, y=measure: paint_curves(f, v, x, y),  # type: ignore[misc]
                     alt=f"{subject(name)} over {what} of {', '.join(names_drawn)}.",
                     caption=f"Means over seeds.{few}",
                     height=2.9,
@@ -322,7 +322,7 @@ def _over(runs: Sequence[OneRun], name: str, unit: float | None) -> dict[float, 
     return means
 
 
-def _paint_curves(figure: Figure, values: dict[str, dict[float, float]], label: str, measure: str) -> None:
+def paint_curves(figure: Figure, values: dict[str, dict[float, float]], label: str, measure: str) -> None:
     axes = lines(figure, values, xlabel=label, ylabel=measure)
     if label != "MB":
         return

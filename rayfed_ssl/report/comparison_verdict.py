@@ -111,12 +111,13 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
     began = [value for seed, value in by_seed(base, name).items() if seed in order.seeds]
     if not began:
         return Verdict(f"{text}. {_rule(best, others, name, order.seeds, len(order.means))}".rstrip(), None, name)
-    rule = _rule(best, [*others, base], name, order.seeds, len(order.means))
+    rule = _rule(best, [*others, _began(best, base)], name, order.seeds, len(order.means))
     if described:  # no better or worse
         text += f"; the {before} has {shown(name, fmean(began))}"
         return Verdict(f"{text}. {rule}".rstrip(), None, name)
-    differences = [against(row, base, name, order.seeds) for row in (best, *others)]
-    text += _beside(differences, f"the {before}", "it", shown(name, fmean(began)))
+    differences = [against(row, _began(row, base), name, order.seeds) for row in (best, *others)]
+    own = " of the first row; each is compared with its own" if any(row.get("began") for row in (best, *others)) else ""
+    text += _beside(differences, f"the {before}", "it", shown(name, fmean(began)) + own)
     pixels = rows.get(RAW_PIXELS, {})
     if worth := [value for seed, value in by_seed(pixels, name).items() if seed in order.seeds]:
         beside = [against(row, pixels, name, order.seeds) for row in (best, *others)]
@@ -125,6 +126,11 @@ def _of(rows: Mapping[str, Row], order: Order, name: str) -> Verdict:
         None if of is None else of.kind for of in differences
     }  # of all rows: one that is better is not the comparison
     return Verdict(f"{text}. {rule}".rstrip(), kinds.pop() if len(kinds) == 1 else None, name)
+
+
+def _began(row: Row, base: Row) -> Row:
+    """The encoder before training of a row: its own, where that is not ``base``."""
+    return base if row.get("began") is None else {**base, "values": row["began"]}
 
 
 def _beside(found: Sequence[Compared | None], whose: str, it: str, value: str) -> str:

@@ -107,15 +107,15 @@ def similarities(features: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(units @ units.T)
 
 
-def neighbours(features: NDArray[np.float64], row: int, count: int = NEIGHBOURS) -> list[tuple[int, float]]:
-    """The ``count`` rows with the largest cosines to ``row``, without itself, and these cosines. Of rows with equal
-    cosines the earlier comes first. ``features``: (N, D).
+def neighbours(features: NDArray[np.float64], row: int) -> list[tuple[int, float]]:
+    """The ``NEIGHBOURS`` rows with the largest cosines to ``row``, without itself, and these cosines. Of rows with
+    equal cosines the earlier comes first. ``features``: (N, D).
     """
     lengths = np.linalg.norm(features, axis=1)
     units = features / np.where(lengths > 0, lengths, 1.0)[:, None]
     cosines = units @ units[row]
     cosines[row] = -np.inf
-    return [(int(i), float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:count] if i != row]
+    return [(int(i), float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:NEIGHBOURS] if i != row]
 
 
 def mapped(count: int, seed: int) -> NDArray[np.int64]:

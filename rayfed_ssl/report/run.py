@@ -59,7 +59,7 @@ def report(
     """
     run, studio = read(folder), Studio(folder)
     makers: list[tuple[str, str, Callable[[], Section]]] = [
-        ("accuracy", "Accuracy", lambda: _accuracy(run, studio)),
+        ("accuracy", "Accuracy", lambda: accuracy_section(run, studio)),
         ("evaluated", "Evaluated later", lambda: evaluated.section(run.path, run.evaluation)),
         ("clients", "Clients", lambda: _clients(run, studio)),
         ("representations", "Representations", lambda: _representations(run, studio, images, trust_imports)),
@@ -68,7 +68,7 @@ def report(
         ("privacy", "Privacy", lambda: run_costs.privacy(run, studio)),
         ("leak", "What messages give away", lambda: run_costs.leak(run)),
         ("time", "Time", lambda: run_costs.time(run, studio)),
-        ("configuration", "Configuration", lambda: _configuration(run)),
+        ("configuration", "Configuration", lambda: configuration_section(run)),
     ]
     sections = []
     for done, (id, title, make) in enumerate(makers):
@@ -184,7 +184,7 @@ def _scope(run: RunFolder) -> str:
 # -- accuracy ----------------------------------------------------------------------------------------------------------
 
 
-def _accuracy(run: RunFolder, studio: Studio) -> Section:
+def accuracy_section(run: RunFolder, studio: Studio) -> Section:
     """The accuracies over rounds, and their table."""
     section = Section("accuracy", "Accuracy", drawings=list(accuracy.figures(run, studio)))
     caption = "Frozen features on test images; differences of shares in points"
@@ -270,7 +270,7 @@ def _representations(run: RunFolder, studio: Studio, images: bool, trust_imports
 # -- configuration -----------------------------------------------------------------------------------------------------
 
 
-def _configuration(run: RunFolder) -> Section:
+def configuration_section(run: RunFolder) -> Section:
     """The main settings, and the run's files in full."""
     section = Section("configuration", "Configuration")
     keys = [(key, value) for key, value in flat(run.config) if any(_under(key, block) for block in SHOWN)]

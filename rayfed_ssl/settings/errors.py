@@ -56,14 +56,14 @@ _RULES = {
 }
 
 
-def value_text(value: object, limit: int = 60) -> str:
-    """A value as an error shows it: YAML's words for true, false and null, one line, at most ``limit`` characters."""
+def value_text(value: object) -> str:
+    """A value as an error shows it: YAML's words for true, false and null, one line, at most 60 characters."""
     if value is _ABSENT:
         return "nothing"
     text = (
         {True: "true", False: "false"}[value] if isinstance(value, bool) else "null" if value is None else repr(value)
     )
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def closest(name: object, choices: Iterable[str]) -> str:

@@ -77,7 +77,7 @@ def of_run(folder: Path, called: str | None = None) -> Path:
     return path
 
 
-def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection[str] = TAGGED) -> dict[str, Any]:
+def overlay(document: Mapping[str, Any], profile: str | None) -> dict[str, Any]:
     """The document with one of its ``profiles`` merged into it.
 
     The profile is ``profile``, else the one that the document's key ``profile`` names, else ``cpu``. The result keeps
@@ -105,7 +105,7 @@ def overlay(document: Mapping[str, Any], profile: str | None, tagged: Collection
         raise UserError(
             f"profiles.{printable(chosen)}: found {value_text(changes)}; must be a mapping of keys to values"
         )
-    return {**merge(base, changes, tagged), "profile": chosen}
+    return {**merge(base, changes), "profile": chosen}
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, object]:

@@ -53,7 +53,8 @@ def _refuse_in(config: RunSettings, written: Mapping[str, Any], unused: Mapping[
     found = {}
     for key, needs in _all(config, unused).items():
         causes = resolved.keys() & re.split("[= ]", needs)
-        if _among(given, key) and causes and all(by in given and given[by] == resolved[by] for by in causes):
+        settled = {by for by in causes if by in given or resolved[by] is not None}  # null: another key decides
+        if _among(given, key) and settled and all(by in given and given[by] == resolved[by] for by in settled):
             found[key] = needs
     _refuse(config, found)
 
@@ -92,7 +93,9 @@ def _among(given: Mapping[str, object], key: str) -> bool:
 
 
 def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
-    """Key without effect -> what it needs: the run's own keys, those of plug-ins and, ``unused``, of the method."""
+    """Key without effect -> what it needs: the run's own keys, those of plug-ins, of the objective and, ``unused``, of
+    the method.
+    """
     found = dict[str, str]()
     if config.train.local_steps is not None:
         found["train.local_epochs"] = "train.local_steps=null"
@@ -116,8 +119,13 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
         found["data.background"] = "data.channels=3 or 1"
     elif config.data.bands is not None:
         found["data.background"] = "data.bands=null"
-    if are_bands(config.data.channels) and config.augment.gray_p:
+    if config.data.channels != 3 and config.augment.gray_p:
         found["augment.gray_p"] = "data.channels=3"
+    found |= _of_views(config.augment)
+    tuned = {"semi": config.evaluation.semi, "transfer.finetune": config.evaluation.transfer.finetune}
+    for path, tuning in tuned.items():
+        if tuning.optimizer != "sgd":
+            found[f"evaluation.{path}.momentum"] = f"evaluation.{path}.optimizer=sgd"
     probes = {"linear": config.evaluation.linear, "transfer.linear": config.evaluation.transfer.linear}
     for path, probe in probes.items():
         if "ours" not in probe.recipes:
@@ -125,7 +133,23 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
             found |= dict.fromkeys(ours, f"evaluation.{path}.recipes with ours")
     for path, plugin in _plugins(config).items():
         found |= plugin.unused(path)
-    return {**found, **unused}
+    return {**found, **config.objective.unused(), **unused}
+
+
+def _of_views(config: AugmentConfig) -> dict[str, str]:
+    """What of a jitter or a blur has no effect, because another value of it, often the preset's, leaves it out."""
+    recipe, found, preset = config.recipe(), dict[str, str](), f"augment.preset={config.preset} has 0"
+
+    def needs(key: str, what: str) -> str:
+        return f"augment.{key} {what}" + (f" where {preset}" if getattr(config, key) is None else "")
+
+    if not recipe.jitter_p and any(config.jitter or ()):
+        found["augment.jitter"] = needs("jitter_p", "above 0")
+    if not any(recipe.jitter) and config.jitter_p:
+        found["augment.jitter_p"] = needs("jitter", "with a strength above 0")
+    if not (recipe.blur_p or recipe.second_blur_p):
+        found["augment.blur_sigma"] = needs("blur_p", "above 0")
+    return found
 
 
 def _plugins(config: RunSettings) -> dict[str, PluginConfig]:

@@ -50,9 +50,11 @@ from rayfed_ssl.simulation.resuming import (
     began_earlier,
     check_same,
     digests_of,
+    evaluated,
     examine_folder,
     forget_end,
     has_results,
+    nothing_left,
     rounds_in,
 )
 from rayfed_ssl.simulation.saving import RunState, Saving, published_again, without_public_images
@@ -92,6 +94,10 @@ class RunLoop:
         """Check everything that a user can get wrong before the first file is written, and build the run's parts."""
         restored = self._examine(resume)
         config, folder = self.config, self.folder
+        self.whole = None if restored is None else nothing_left(config, folder, restored[0])  # its summary
+        if self.whole is not None:
+            self.say(self.rounds, f"{folder} holds the whole run: nothing is left to do, and it stays as it is")
+            return
         self.saving = Saving(config.checkpoint, folder / "checkpoints", config.train.rounds)
         # As in Ray's processes (actors/shares.py): sums of another number of threads have other bits.
         blas = ThreadpoolController().select(user_api="blas")
@@ -143,7 +149,7 @@ class RunLoop:
         for note in notes:
             self.say(self.start, note.text)
         self._open_records(None if restored is None else self.start, files, notes)
-        self.claim.settled = True
+        self.claim.begun = True
 
     def _examine(self, resume: bool) -> tuple[int, Path] | None:
         """What to resume from: (round, checkpoint), or None. Sets the configuration to the one that the run has."""
@@ -230,8 +236,10 @@ class RunLoop:
         """Run rounds until the last one, or until ``stopping`` says so; returns the summary. Raises what a round
         raises.
         """
+        if self.whole is not None:
+            return self.whole
         t = self.start
-        if (t in (0, self.ended) or self.config.evaluates(t)) and not self.recorder.evaluated(t):
+        if (t in (0, self.ended) or self.config.evaluates(t)) and not evaluated(self.config, self.folder, t):
             self.evaluate(t)
         while t < self.rounds and not stopping():
             t += 1
@@ -363,10 +371,11 @@ def run(
     report: Callable[[Progress], None] = lambda progress: None,
     stopping: Callable[[], bool] = lambda: False,
     saved: Callable[[], None] = lambda: None,
+    begun: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run to the last round, or until ``stopping`` says so after a round, or until training diverges. Returns the
     summary that was written into the folder; its ``status`` is complete, stopped or diverged. ``saved`` is called after
-    every checkpoint.
+    every checkpoint, and ``begun`` once nothing can be refused any more.
 
     Raises:
         UserError: the configuration asks for something that the images or the folder do not allow, or another run
@@ -379,6 +388,7 @@ def run(
     loop = RunLoop(config, folder, connect, resume, report)
     try:
         failure.clear(folder)
+        begun()
         return loop.drive(stopping, saved)
     except Diverged as error:
         return loop.diverge(error)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import heapq
 import os
 from collections import Counter
-from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from rayfed_ssl.federated.coding import RECENT
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.local_optimizer import moments_of
+from rayfed_ssl.federated.server import MethodServer
+from rayfed_ssl.federated.setup import Setup
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.objectives.base import target_modules
@@ -64,12 +66,13 @@ def estimate(config: RunConfig, federation: Federation) -> Estimate:
         METHODS[name].footprint(config, images) for name in (config.method.name, *(p.name for p in config.plugins))
     ]
     models, state = sum(part.models for part in parts), float(sum(part.state for part in parts))
-    if METHODS[config.method.name].server.reaches_clients:  # else the server alone trains, and no client keeps anything
+    server = METHODS[config.method.name].server(Setup(config, federation, InitialWeights(config, federation)))
+    if server.reaches_clients:  # else the server alone trains, and no client keeps anything
         state += _of_training(config, federation, models)
-    clients = len(federation.clients)
-    at_once = clients if any(part.everybody for part in parts) else min(clients, config.cohort_size)
+    clients, rounds = len(federation.clients), range(1, config.train.rounds + 1)
+    at_once = clients if any(map(server.asks_everybody, rounds)) else min(clients, config.cohort_size)
     reached = min(clients, at_once * config.train.rounds)
-    downloads = _downloads(config, federation, at_once, {part.target_down for part in parts})
+    downloads = _downloads(config, federation, at_once, server)
     return Estimate(reached, at_once, state, float(sum(part.bank for part in parts)), downloads)
 
 
@@ -91,26 +94,27 @@ def _of_training(config: RunConfig, federation: Federation, models: int) -> floa
     return state
 
 
-def _downloads(config: RunConfig, federation: Federation, at_once: int, targets_down: Set[str | None]) -> float:
+def _downloads(config: RunConfig, federation: Federation, at_once: int, server: MethodServer[Any]) -> float:
     """Bytes of the most downloads that the server remembers (:class:`Downloads`): the RECENT largest of a round, each
     as sent and as received. 0 if they are received as they were sent.
 
-    Args:
-        targets_down: if it contains ``own``, each of the ``at_once`` clients of a round is sent a momentum target and
-            no model. Otherwise the clients of one architecture are sent one model, under FedBuff one for each version
-            that they started from, and, with ``common``, a target beside it.
+    If a message has a momentum target and no model, the target is that client's own, so a round has ``at_once`` of
+    them. Otherwise the clients of one architecture are sent one model, under FedBuff one for each version that they
+    started from, and perhaps a target beside it.
     """
     if config.transport.down == FULL or "down" not in sends_weights(config):
         return 0.0
+    server.rehearse(2)  # no target comes down in round 1, in which it is a copy
+    sent = server.sends(2, federation.clients[0], federation.clients) or {}
     initial, heads = InitialWeights(config, federation), build_objective(config.objective).target_heads
     encoders = Counter(config.clients.encoder(client) for client in federation.clients)
     models = {encoder: initial(encoder).vector.nbytes for encoder in encoders}
     targets = {encoder: pack(*target_modules(initial.network(encoder), heads)).vector.nbytes for encoder in encoders}
-    if "own" in targets_down:
+    if "target" in sent and "weights" not in sent:
         sizes = heapq.nlargest(at_once, (targets[encoder] for encoder in encoders.elements()))
     else:
         sizes = [size for size in models.values() for _ in range(_versions(config, len(federation.clients)))]
-        sizes += targets.values() if config.averages_target or "common" in targets_down else ()
+        sizes += targets.values() if "target" in sent else ()
     return 2.0 * sum(heapq.nlargest(RECENT, sizes))
 
 

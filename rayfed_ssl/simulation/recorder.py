@@ -37,7 +37,6 @@ from rayfed_ssl.records.paired import paired
 from rayfed_ssl.records.settings_table import markdown
 from rayfed_ssl.records.summary import (
     VOID,
-    evaluated_rounds,
     rounds_to,
     summarise,
     virtual_seconds,
@@ -193,13 +192,6 @@ class Recorder:
             for tag, value in part.items():
                 self.journal.metric(t, recorded(tag), value, whom)
         return parts
-
-    def evaluated(self, t: int) -> bool:
-        """Whether the committed tables hold round t's evaluation. A checkpoint has all of a round's evaluations or
-        none.
-        """
-        in_round = [row.tag for row in self.config.evaluation.comparisons.values()]
-        return t in evaluated_rounds(read_metrics(self.folder), in_round)
 
     def commit(self, t: int) -> None:
         """Commit the records up to round t: a resumed run begins with them."""

@@ -45,7 +45,7 @@ from rayfed_ssl.settings.data_argument import (
     parse_data_argument_of_run,
     title,
 )
-from rayfed_ssl.settings.files import of_run, parse_overrides
+from rayfed_ssl.settings.files import flat, of_run, parse_overrides
 from rayfed_ssl.simulation.evaluation_file import (
     BETWEEN,
     PIXELS,
@@ -112,7 +112,7 @@ def reevaluate(
         federation, images = _other_images(run, config, data, exclude_trained)
         if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
             images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
-    measured = _measured(config, federation, encoders, data)
+    measured = measure(config, federation, encoders, data)
     found = measured.document if images is None else {"images": images, **measured.document}
     protocols = config.evaluation.protocols
     with rewriting(run / EVALUATION) as write:  # another command may have added to it since
@@ -232,7 +232,7 @@ def _which(images: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in images.items() if key not in (*NOTES, "largest_class")}
 
 
-def _measured(
+def measure(
     config: RunConfig, federation: Federation, encoders: Sequence[ExportedFile], data: SourceConfig | None
 ) -> Found:
     """The configured protocols on these images, which are those of ``data``, or the run's own."""
@@ -360,7 +360,7 @@ def _configured(
     own = load_untrusted(run / "config.yaml", trust_imports=trust_imports)
     here, measured = places(own), protocols or own.evaluation.protocols
     allowed_names = (*CHANGEABLE, *(name for name in PROTOCOLS if name in EvaluationConfig.model_fields))
-    for key in parse_overrides(changes):
+    for key in flat(parse_overrides(changes)):
         if key in here:
             continue
         block, name, below = (*key.split("."), "", "")[:3]

@@ -19,8 +19,9 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.environment import recorded
 from rayfed_ssl.records.outcomes import ALL as OUTCOMES
+from rayfed_ssl.records.summary import evaluated_rounds
 from rayfed_ssl.records.summary_file import SUMMARY, known_summary, read_summary
-from rayfed_ssl.records.tables import EVALUATION
+from rayfed_ssl.records.tables import EVALUATION, read_metrics
 from rayfed_ssl.records.trained_image_digests import ENCODERS
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.settings.run import IMAGES, OTHER_IMAGES, START
@@ -97,6 +98,24 @@ def has_results(folder: Path) -> bool:
     except UserError:
         return True  # a damaged one, of a run that has ended
     return summary is not None and summary.get("status") != "diverged"
+
+
+def evaluated(config: RunConfig, folder: Path, t: int) -> bool:
+    """Whether the committed tables hold round t's evaluation. A checkpoint has all of a round's evaluations or none."""
+    in_round = [row.tag for row in config.evaluation.comparisons.values()]
+    return t in evaluated_rounds(read_metrics(folder), in_round)
+
+
+def nothing_left(config: RunConfig, folder: Path, round: int) -> dict[str, Any] | None:
+    """The summary of the run in ``folder``, whose newest checkpoint is of ``round``, if it is complete; None if it
+    lacks a round, its last evaluation, its encoder or figures that are asked for now.
+    """
+    summary = known_summary(folder)
+    if summary.get("status") != "complete" or not summary.get("rounds") == round == config.train.rounds:
+        return None
+    measured = not config.evaluation.rows or evaluated(config, folder, round)
+    drawn = not config.figures or load_of_run(folder / "config.yaml").figures
+    return summary if measured and drawn and (folder / ENCODERS).is_dir() else None
 
 
 def forget_end(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -62,7 +63,8 @@ class Worker(ProcessContext):
         A ``visit`` other than 0 is part of the seed of all random numbers; see ``messages.Start``.
 
         A client's weights in the reply are those that the server receives (``coding.reply_received``). The lists and
-        dicts of the message and of the state are the operation's own: what it does to them reaches nobody else.
+        dicts of the message, of the state and of what was published are the operation's own: what it does to them
+        reaches nobody else.
 
         Raises whatever the operation raises, and NonFinite if the reply holds NaN or infinity, or weights that
         ``transport.up`` cannot hold or FedBuff cannot sum. If the reply has no weights, those kept in the state are
@@ -73,7 +75,10 @@ class Worker(ProcessContext):
         if kind is None:
             raise ValueError(f"{self.method.name} has no server work to run")
         self.images_read = 0
-        with forked(self.config.seed, round, client, operation, *visit_address(visit), device=self.device):
+        with (
+            self._own_published(),
+            forked(self.config.seed, round, client, operation, *visit_address(visit), device=self.device),
+        ):
             worker = self.client(kind, client, round, operation, plain(dict(state or {})), visit)
             reply = worker.perform(plain(dict(message)))
         check_finite(reply, said := f"operation '{operation}' replied with")
@@ -100,7 +105,7 @@ class Worker(ProcessContext):
         if encoder == PIXELS:
             return of_pixels(self.evaluate_pixels())
         client = SERVER if encoder.client is None else encoder.client
-        with forked(self.config.seed, round, client, "evaluate", device=self.device):
+        with self._own_published(), forked(self.config.seed, round, client, "evaluate", device=self.device):
             try:
                 if encoder.holders:
                     return self.evaluate(encoder.architecture, encoder.weights, untrained=round == 0)
@@ -108,6 +113,15 @@ class Worker(ProcessContext):
                 return worker.evaluate(encoder.architecture, encoder.weights)
             except BrokenFeatures as error:
                 raise Diverged(client, round, "evaluate", "", error.found, math.nan) from None
+
+    @contextmanager
+    def _own_published(self) -> Iterator[None]:
+        """A context for one operation, with lists and dicts of its own in what was published."""
+        given, self.published = self.published, plain(self.published)
+        try:
+            yield
+        finally:
+            self.published = given
 
     def features_of_client(self, client: int, round: int) -> dict[str, np.ndarray]:
         """The features by which encoders are compared, of the network as this client's operation has just left it."""

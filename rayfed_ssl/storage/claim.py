@@ -70,7 +70,7 @@ class Claim:
     """A run folder that only this process writes to until :meth:`close`. :class:`Lock` says which processes this
     excludes.
 
-    If ``settled`` is not set, the run could not begin, and closing leaves nothing behind: it removes the files that
+    If ``begun`` is not set, the run could not begin, and closing leaves nothing behind: it removes the files that
     were added to a folder without a run, and the folder if it was created here. Files are not removed if there is no
     lock, because another run may have written them.
 
@@ -79,7 +79,7 @@ class Claim:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.settled = folder, False
+        self.folder, self.begun = folder, False
         self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         self._lock = lock_of(folder, folder / LOCK)
         if not self.why_not_locked:
@@ -89,7 +89,7 @@ class Claim:
     @property
     def clears(self) -> bool:
         """Whether closing removes the files that were added."""
-        return not self.settled and not self.why_not_locked and "config.yaml" not in self._before
+        return not self.begun and not self.why_not_locked and "config.yaml" not in self._before
 
     @property
     def why_not_locked(self) -> str:
@@ -113,7 +113,7 @@ class Claim:
                     with suppress(OSError):
                         path.unlink()
         self._lock.release()
-        if not self.settled:
+        if not self.begun:
             for path in self._made:
                 with suppress(OSError):  # not empty, or gone
                     path.rmdir()

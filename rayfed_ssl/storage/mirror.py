@@ -182,13 +182,13 @@ class Mirror:
         changed = [path for path, signature in local.items() if self.copied.get(path) != signature]
         if SUMMARY in self.copied and SUMMARY not in local:
             for path in filter(KEPT.fullmatch, changed):  # their names have the round of the old summary
-                self._copy(path)
+                self.copy(path)
             changed = [path for path in changed if not KEPT.fullmatch(path)]
             for path in (EVALUATION, SUMMARY):
                 if path in self.copied and path not in local:
                     self.remote.delete_file(f"{self.root}/{path}")
         for path in sorted(changed, key=_rank):
-            self._copy(path)
+            self.copy(path)
 
     def _delete_gone(self, local: Mapping[str, tuple[int, int]]) -> None:
         """Delete the files at the URI that the run has deleted, and what was copied only in part."""
@@ -214,12 +214,12 @@ class Mirror:
             begun = "config.yaml" in files_below(self.remote, self.root)
             for path in sorted(_local_files(self.folder), key=_rank):
                 if path == ERROR or not begun:
-                    self._copy(path)
+                    self.copy(path)
         except (OSError, pa.ArrowException) as refused:
             self.failed = True
             error.add_note(f"--out: could not copy to {self.uri} ({first_line(refused)}); the run is in {self.folder}")
 
-    def _copy(self, path: str) -> None:
+    def copy(self, path: str) -> None:
         target = f"{self.root}/{path}"
         parent, name = os.path.split(target)
         draft = f"{parent}/.{name}{COPYING}" if self.moves else target
@@ -274,11 +274,13 @@ def _local_files(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def wanted(files: set[str]) -> set[str]:
-    """Those of a run's files that resuming needs: all but checkpoints without their marker, parts of tables that are
-    newer than the newest checkpoint, and what was copied only in part.
+    """Those of a run's files that resuming needs: all but checkpoints without their marker, what was copied only in
+    part, and parts of tables that are newer than the newest checkpoint; of a run that has ended, those of its own round
+    that came after it are needed.
     """
     complete = {int(match[1]): os.path.dirname(path) for path in files if (match := CHECKPOINT.fullmatch(path))}
     newest = Commit(max(complete, default=-1), 0)
+    ended = SUMMARY in files
 
     def needed(path: str) -> bool:
         if _in_part(path):
@@ -286,7 +288,10 @@ def wanted(files: set[str]) -> set[str]:
         if path.startswith("checkpoints/"):
             return os.path.dirname(path) in complete.values()
         part = PART.fullmatch(os.path.basename(path))
-        return part is None or Commit(int(part[1]), int(part[2] or 0)) <= newest
+        if part is None:
+            return True
+        at = Commit(int(part[1]), int(part[2] or 0))
+        return at <= newest or (ended and at.round == newest.round)
 
     return {path for path in files if needed(path)}
 

@@ -144,11 +144,11 @@ def short_notes(comparison: Comparison, measures: Sequence[str], *, apart: bool)
         where = (
             f"column difference is in {name} to {first}" if apart else f"difference in {name} to {first} is below it"
         )
-        lines.append(f"The {where}: paired, {_intervals(differences)}.")
+        lines.append(f"The {where}: paired, {intervals_in_words(differences)}.")
     return [*lines, *cautions(comparison)]
 
 
-def _intervals(differences: Mapping[str, Difference]) -> str:
+def intervals_in_words(differences: Mapping[str, Difference]) -> str:
     """What the 95% intervals of the rows' differences are over; if they are not all alike, with the rows of each."""
     rows: dict[str, list[str]] = {}
     for name, difference in differences.items():

@@ -56,13 +56,13 @@ class Events:
         if progress.came_to_nothing:
             self.line(progress.line)
         kind = "round" if progress.finishes_a_round else "evaluation"
-        self._say({"event": kind, "round": progress.round, "rounds": progress.rounds, **progress.values})
+        self.say({"event": kind, "round": progress.round, "rounds": progress.rounds, **progress.values})
 
     def end(self, summary: Mapping[str, Any], where: Path | str) -> None:
         """Print the last object: where the run is, its summary, and the report's verdict on it."""
-        self._say({"event": "end", "run": str(where), **summary, "verdict": asdict(verdict(summary))})
+        self.say({"event": "end", "run": str(where), **summary, "verdict": asdict(verdict(summary))})
 
-    def _say(self, event: Mapping[str, Any]) -> None:
+    def say(self, event: Mapping[str, Any]) -> None:
         if self.lost:
             return
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from actors import follow as following
 from actors.driver import Driver, ProgressLog
 from actors.failures import StateLost
 from actors.follow import run_on_ray
-from actors.order import RESTARTS, Update
+from actors.order import RESTARTS, RunOrder, Update
+from actors.shares import Plan
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
@@ -148,15 +150,27 @@ def test_what_cannot_be_scheduled_is_refused_before_anything_is_written(
 
 
 def scripted(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, outcomes: list[Any], rounds: list[int]
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    outcomes: list[Any],
+    rounds: list[int],
+    statuses: list[str] | None = None,
 ) -> tuple[Driver, list[bool]]:
-    """A driver object in this process whose runs write their config and end as told; which of them were resumed."""
+    """A driver object in this process whose runs write their config and end as told; which of them were resumed.
+
+    Args:
+        statuses: gets the driver's status before and after each run has begun.
+    """
     resumed: list[bool] = []
+    statuses = [] if statuses is None else statuses
 
     def run(
-        config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any, saved: Any
+        config: Any, folder: Path, connect: Any, *, resume: bool, report: Any, stopping: Any, saved: Any, begun: Any
     ) -> dict[str, Any]:
         resumed.append(resume)
+        statuses.append(driver.state()[0])
+        begun()
+        statuses.append(driver.state()[0])
         (folder / "config.yaml").write_text("name: mine\n")
         report(Progress(rounds[len(resumed) - 1], 9, "round"))
         outcome = outcomes[len(resumed) - 1]
@@ -174,11 +188,39 @@ def scripted(
     return driver, resumed
 
 
+def test_a_run_waits_until_nothing_can_be_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    statuses: list[str] = []
+    driver, _ = scripted(monkeypatch, tmp_path, [StateLost("lost"), {}], [1, 2], statuses)
+    driver.run()
+    assert statuses == ["waiting", "running", "running", "running"]  # a run under way does not wait again
+    assert driver.state()[0] == "done"
+
+
+def test_who_comes_after_a_driver_knows_that_it_was_asked_to_stop(
+    ray_session: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "restarted", lambda: False)
+
+    def driver(run: str) -> Driver:
+        plan = Plan(1, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
+        return Driver(RunOrder(tiny("fedsimclr"), tmp_path, False, plan, run, tuple(sys.argv), os.getcwd()))
+
+    first = driver("one")
+    assert not first.stop_wanted.is_set()
+    first.stop()
+    assert driver("one").stop_wanted.is_set()
+    assert not driver("another").stop_wanted.is_set()
+
+
 def test_actors_that_were_started_for_nothing_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The driver has begun them before it knows whether their bundles come."""
     driver, _ = scripted(monkeypatch, tmp_path, [], [])
-    closed: list[bool] = []
-    driver.begun = SimpleNamespace(reservation=None, actors=[], close=lambda: closed.append(True))  # type: ignore[assignment]
+    closed: list[str] = []
+
+    def close() -> None:
+        closed.append(driver.state()[0])  # not failed yet: who follows it kills a driver that failed
+
+    driver.begun = SimpleNamespace(reservation=None, actors=[], close=close)  # type: ignore[assignment]
     driver.plan = None  # type: ignore[assignment]
 
     def never(*rest: Any) -> None:
@@ -191,7 +233,8 @@ def test_actors_that_were_started_for_nothing_end(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module.loop, "run", connecting)
     with pytest.raises(UserError, match="waited 1 s"):
         driver.run()
-    assert closed == [True]
+    assert closed == ["waiting"]
+    assert driver.state()[0] == "failed"
 
 
 def test_lost_state_sends_the_run_back_to_its_checkpoint_and_it_says_so(
@@ -249,7 +292,7 @@ def test_lines_that_their_reader_has_are_kept_no_longer() -> None:
     assert lines_of(log, 0) == [f"line {number}" for number in range(5)]
     assert lines_of(log, 0) == [f"line {number}" for number in range(5)]  # the answer was lost: asked again
     assert lines_of(log, 3) == ["line 3", "line 4"]
-    assert len(log._lines) == 2
+    assert lines_of(log, 0) == ["line 3", "line 4"]  # nobody asks for the others again
     log.append(Progress(5, 9, "line 5"))
     assert lines_of(log, 5) == ["line 5"]
     assert (lines_of(log, 6), log.round) == ([], 5)
@@ -286,7 +329,7 @@ def test_who_attaches_late_is_told_each_line_once(monkeypatch: pytest.MonkeyPatc
             log.append(Progress(log.round + 1, 99, f"line {log.round + 1}"))
         return Update("it", *log.since(since), "running" if new or log.round < 14 else "done")
 
-    monkeypatch.setattr(following, "_looked", look)
+    monkeypatch.setattr(following, "look", look)
     monkeypatch.setattr(following, "POLL_S", 0.0)
     told: list[str] = []
     driver: Any = None

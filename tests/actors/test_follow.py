@@ -1,8 +1,9 @@
-"""A detached run whose driver is gone, or does not answer: one line that says what can be done."""
+"""Leaving a run, and a detached run whose driver is gone, or does not answer: one line says what can be done."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 from ray.exceptions import GetTimeoutError, OutOfMemoryError
 
 from actors import follow
+from actors.order import Update
 from actors.session import Session
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.user_error import StoppedAtOnce
+from rayfed_ssl.commands.detached import stop
+from rayfed_ssl.simulation.progress import Progress
+from tests.tiny import tiny
 
 
 def unreachable(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -22,7 +27,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
         raise error
 
     called = SimpleNamespace(remote=lambda *_: None)
-    driver = SimpleNamespace(stop=called, target=called, progress=called)
+    driver = SimpleNamespace(stop=called, state=called, target=called, progress=called)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setattr(follow, "connect", lambda address: nullcontext())
     monkeypatch.setattr(follow, "find", lambda name: driver)
@@ -43,6 +48,61 @@ def test_a_driver_that_does_not_hear_is_one_line(monkeypatch: pytest.MonkeyPatch
     unreachable(monkeypatch, GetTimeoutError("too late"))
     with pytest.raises(UserError, match=r"^mine: its driver gave no answer within 60 s; try again$"):
         follow.stop("mine")
+
+
+@pytest.mark.parametrize(("status", "said"), [("running", "it stops after its round"), ("done", "it has ended before")])
+def test_who_stops_is_told_if_the_run_has_ended(
+    status: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unreachable(monkeypatch, GetTimeoutError("never"))
+    monkeypatch.setattr(follow.ray, "get", lambda *_, **__: [None, (status, 3)])
+    stop("it")
+    assert capsys.readouterr().out.startswith(said)
+
+
+def leaving(monkeypatch: pytest.MonkeyPatch, *updates: Update) -> list[object]:
+    """What is to be left running looks like these updates, one after the other; returns the drivers that are killed."""
+    left, killed = iter(updates), list[object]()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(follow, "connect", lambda address: nullcontext())
+    monkeypatch.setattr(follow, "start", lambda *_, **__: ("the driver", SimpleNamespace(lines=())))
+    monkeypatch.setattr(follow, "look", lambda driver, since: next(left))
+    monkeypatch.setattr(follow, "POLL_S", 0.0)
+    monkeypatch.setattr(follow.ray, "kill", killed.append)
+    return killed
+
+
+READ = Progress(0, 2, "tiny: 120 training images")
+
+
+def test_what_is_refused_after_the_images_are_read_is_told_to_who_leaves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refused = Update("it", [], 1, "failed", UserError("clients.count: found 10000; 9 MB of memory are free"))
+    killed = leaving(monkeypatch, Update("it", [READ], 1, "waiting"), refused)
+    with pytest.raises(UserError, match=r"^clients\.count: found 10000"):
+        follow.detach(tiny("fedsimclr"), tmp_path)
+    assert killed == ["the driver"]
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [("running", True), ("done", False)])
+def test_who_leaves_is_told_whether_the_run_goes_on(
+    status: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed = leaving(monkeypatch, Update("it", [READ], 1, "waiting"), Update("it", [], 1, status))
+    assert follow.detach(tiny("fedsimclr"), tmp_path) is goes_on
+    assert killed == []  # who attaches reads its result
+
+
+def test_who_leaves_hears_that_the_driver_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    leaving(monkeypatch)
+
+    def dead(driver: object, since: int) -> Update:
+        raise OutOfMemoryError("its node is low on memory")
+
+    monkeypatch.setattr(follow, "look", dead)
+    with pytest.raises(UserError, match=r"^tiny: its driver died \(its node is low on memory\)"):
+        follow.detach(tiny("fedsimclr"), tmp_path)
 
 
 def test_a_driver_that_died_with_its_ray_after_a_stop_has_no_successor() -> None:

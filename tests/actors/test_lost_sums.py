@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.calls import Call
 from actors.failures import Crashed, StateLost, TimedOut
-from actors.pool import Call
 from actors.sums import HANDED_S, SUM_LOSSES, Sums
 from actors.window import Request
 

@@ -25,11 +25,10 @@ from ray.exceptions import ObjectLostError
 import actors.cohort
 import actors.replies
 import actors.store
+from actors.calls import CRASHES, Call
 from actors.cohort import LONGEST_CHUNK, WINDOW, Pace, RayCohort
 from actors.failures import StateLost
-from actors.plan import reserve
-from actors.pool import CRASHES, PER_ACTOR, Call, Pool
-from actors.shares import Plan
+from actors.pool import PER_ACTOR, Pool
 from actors.store import INLINE_BYTES
 from actors.window import Request
 from rayfed_ssl.base.schema import UserError
@@ -47,6 +46,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.loop import RunLoop
 from rayfed_ssl.simulation.worker import Worker
+from tests.actor_pools import two_actors
 from tests.cluster.processes import until
 from tests.tiny import tiny
 
@@ -132,12 +132,8 @@ def federation() -> Federation:
 
 @pytest.fixture(scope="module")
 def both(ray_session: ModuleType) -> Iterator[Pool]:
-    """Two actors, started once, because a start is a process that imports torch."""
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    plan = Plan(2, cpus=0.5, gpus=0.25, threads=1, strategy="PACK")
-    pool = Pool(plan, reserve(plan, 30))
-    yield pool
-    pool.close()
+    with two_actors(sys.modules[__name__], gpus=0.25) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="module", params=[2, 1])
@@ -281,7 +277,7 @@ def test_clients_of_a_mean_that_are_known_to_be_quick_share_one_call_per_actor(
             found.append(cohort.mean("fail", bad=[])["weights"])
             assert [client for group in groups for client in group] == list(clients)
             sizes = {len(group) for group in groups}
-            cohort._paces["fail"] = Pace(1e-4 if quick else 1.0, 0.0)  # not what this machine happens to be
+            cohort.paces["fail"] = Pace(1e-4 if quick else 1.0, 0.0)  # not what this machine happens to be
     assert sizes == ({whole} if quick else {small})
     assert all(np.array_equal(value, found[0]) for value in found)
 
@@ -290,7 +286,7 @@ def test_clients_of_a_mean_that_are_known_to_be_quick_share_one_call_per_actor(
 def test_an_actors_only_call_of_an_exchange_takes_its_sum_along(made: Made, pool: Pool, calls: int) -> None:
     cohort, clients = made(), tuple(range(2 * pool.plan.actors))
     cohort.begin_round(1, clients)
-    cohort._paces["fail"] = Pace(1e-4 if calls == 1 else 1.0, 0.0)  # slow ones have a call each
+    cohort.paces["fail"] = Pace(1e-4 if calls == 1 else 1.0, 0.0)  # slow ones have a call each
     sent: list[str] = []
     send = pool.send
 
@@ -406,14 +402,14 @@ def test_replies_that_are_known_to_be_small_come_whole(made: Made) -> None:
     cohort = made()
     cohort.begin_round(1, (0, 1))
     sent: list[Call] = []
-    send = cohort._pool.send
+    send = cohort.pool.send
 
     def noted(slot: Any, call: Call) -> None:
         sent.append(call)
         send(slot, call)
 
     omits = []
-    with mock.patch.object(cohort._pool, "send", noted):
+    with mock.patch.object(cohort.pool, "send", noted):
         for rows in (1, 1, 9000, 9000, 1):
             assert [reply["rows"].size for reply in cohort.ask("draw", rows=rows)] == [rows, rows]
             omits.append({call.omits for call in sent})
@@ -468,12 +464,12 @@ def test_where_everybody_takes_part_the_states_of_a_call_are_one_object(made: Ma
     cohort, everybody = made(), tuple(range(6))
     objects = []
     for round, clients in enumerate((everybody, everybody, everybody, (1, 4), everybody), start=1):
-        cohort._paces["count"] = Pace(1e-4, 0.0)  # quick: clients share calls, not what this machine happens to be
+        cohort.paces["count"] = Pace(1e-4, 0.0)  # quick: clients share calls, not what this machine happens to be
         cohort.begin_round(round, ())
         cohort.clients = clients  # as the loop does, which draws them within the round
         list(cohort.ask("count"))
         cohort.end_round()
-        kept = [cohort._states.complete(client) for client in everybody]
+        kept = [cohort.client_states.complete(client) for client in everybody]
         objects.append([None if found is None else (found.ref, found.index) for found in kept])
         if round == 3:
             assert dict(cohort.states()) == {client: {"seen": 3} for client in everybody}
@@ -690,10 +686,10 @@ def test_who_crashed_a_worker_has_one_try_but_all_where_its_reply_is_known_alrea
     """A sum that is lost ends no run because of a client that crashed before, and replied since."""
     cohort = made()
     cohort.begin_round(2, (3,))
-    cohort._crashed_clients.add(3)
+    cohort.crashed_clients.add(3)
     task = Task("count", 2, {})
     tries = [
-        cohort._call(task, Request((3,), ({},), (None,), repeated=repeated), None, None, False).most_crashes
+        cohort.call_of(task, Request((3,), ({},), (None,), repeated=repeated), None, None, False).most_crashes
         for repeated in (False, True)
     ]
     assert tries == [1, CRASHES]
@@ -716,7 +712,7 @@ def test_references_do_not_pile_up_over_rounds(made: Made, federation: Federatio
             sent = [reply.fields for reply in cohort.ask("draw")]
             cohort.serve("total", sent=sent, more=({"first": sent[0]}, ""))
             cohort.end_round()
-            assert cohort._packer.empty  # no message outlives its round
+            assert cohort.packer.empty  # no message outlives its round
 
     some_rounds(0, 3)
     before = references()

@@ -72,10 +72,10 @@ def test_only_a_run_under_way_goes_on_with_fewer(
     driver.stop_wanted = threading.Event()
     if actors is None:  # nothing was lost: others hold the resources, and the user hears of it
         with pytest.raises(UserError, match="waited 9 s"):
-            driver._reserve(order.config)
+            driver.reserve_bundles(order.config)
         assert asked == [4]
         return
-    assert driver._reserve(order.config).group is None
+    assert driver.reserve_bundles(order.config).group is None
     assert asked == [4, actors]
     assert driver.plan.actors == actors
     assert driver.reported.since(0)[0][-1].line.endswith("going on with 2 of 4 actors")
@@ -143,11 +143,11 @@ def test_a_run_under_way_shrinks_until_it_has_a_place_or_even_one_actor_has_none
         driver.order, driver.plan, driver.under_way, driver.reported = order, FOUR, True, ProgressLog()
         asked.clear()
         if most:
-            driver._reserve(order.config)
+            driver.reserve_bundles(order.config)
             assert driver.plan.actors == most
         else:
             with pytest.raises(UserError, match="waited 9 s"):
-                driver._reserve(order.config)
+                driver.reserve_bundles(order.config)
         assert asked == expected
 
 
@@ -185,7 +185,7 @@ def test_a_restarted_drivers_first_lines_are_not_lost_to_a_look_that_timed_out(m
         (0, Update("second", [two, three, four], 3, "running")),
         (3, Update("second", [], 3, "done")),
     )
-    monkeypatch.setattr(following, "_looked", looks.look)
+    monkeypatch.setattr(following, "look", looks.look)
     monkeypatch.setattr(following, "POLL_S", 0.0)
     seen: list[Progress] = []
     driver: Any = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from actors.pool import Call
+from actors.calls import Call
 from actors.window import Group, Request, Window
 
 

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 import rayfed_ssl
-from rayfed_ssl import cli
 from rayfed_ssl.leak.run import added
+from tests.command_line import command
 from tests.leak.runs import HELD_OUT
 from tests.tiny import run_locally, tiny
 
@@ -63,21 +63,19 @@ def callers_process(capsys: pytest.CaptureFixture[str]) -> Any:
         torch.set_num_threads(threads)
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
+def succeed(capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
     """Run a command to its end, and forget what it printed and changed of this process."""
     threads = torch.get_num_threads()
-    with pytest.raises(SystemExit) as ended:
-        cli.main([str(argument) for argument in arguments])
+    status, _, err = command(capsys, *arguments)
     torch.set_num_threads(threads)
-    assert ended.value.code == 0, capsys.readouterr().err
-    capsys.readouterr()
+    assert status == 0, err
 
 
 @pytest.mark.long
 def test_a_table_is_the_commands(
     run: rayfed_ssl.Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command(capsys, "embed", run.folder, images, "--out", tmp_path / "c.parquet", "--skip-bad")
+    succeed(capsys, "embed", run.folder, images, "--out", tmp_path / "c.parquet", "--skip-bad")
     notes: list[str] = []
     table = run.embed(images, skip_bad=True, on_note=notes.append)
     assert table.equals(pq.read_table(tmp_path / "c.parquet"), check_metadata=True)
@@ -97,7 +95,7 @@ def test_a_column_of_ids_and_a_client_are_asked_for_as_on_the_command_line(
     rows = {"image": [{"bytes": (tmp_path / "x.png").read_bytes(), "path": "x.png"}], "key": ["a"], "other": ["b"]}
     pq.write_table(pa.table(rows), tmp_path / "x.parquet")
     given = (mixed.folder, tmp_path / "x.parquet", "--out", tmp_path / "c.parquet")
-    command(capsys, "embed", *given, "--client", 1, "--id", "other")
+    succeed(capsys, "embed", *given, "--client", 1, "--id", "other")
     found = mixed.embed(tmp_path / "x.parquet", client=1, id_column="other")
     assert found.equals(pq.read_table(tmp_path / "c.parquet"), check_metadata=True)
     assert found["id"].to_pylist() == ["b"]
@@ -110,7 +108,7 @@ def test_a_column_of_ids_and_a_client_are_asked_for_as_on_the_command_line(
 def test_an_export_is_the_commands(
     form: str, run: rayfed_ssl.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command(capsys, "export", run.folder, "--to", form, "--out", tmp_path / "c", "--license", "mit")
+    succeed(capsys, "export", run.folder, "--to", form, "--out", tmp_path / "c", "--license", "mit")
     found = run.export(form, tmp_path / "p", license="mit")
     assert found == tmp_path / "p"
     names = sorted(path.name for path in (tmp_path / "c").iterdir())
@@ -130,7 +128,7 @@ def test_an_audit_is_the_commands_and_holds_what_was_asked_for(
     run: rayfed_ssl.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(run.folder, tmp_path / "c")
-    command(capsys, "leak", tmp_path / "c", "--round", 1, "--client", 2, "--client", 0, "--images", 25)
+    succeed(capsys, "leak", tmp_path / "c", "--round", 1, "--client", 2, "--client", 0, "--images", 25)
     both = run.leak(1, client=[2, 0], images=25)
     known = json.loads((tmp_path / "c/leak.json").read_text())
     assert added({}, both) == known == json.loads((run.folder / "leak.json").read_text())
@@ -145,7 +143,7 @@ def test_an_audit_is_the_commands_and_holds_what_was_asked_for(
 @pytest.mark.long
 def test_the_page_is_the_commands(run: rayfed_ssl.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("leak.json"))
-    command(capsys, "report", tmp_path / "run", "--no-images")
+    succeed(capsys, "report", tmp_path / "run", "--no-images")
     page = (tmp_path / "run/report.html").read_bytes()
     assert rayfed_ssl.load(tmp_path / "run").report(images=False).read_bytes() == page
 

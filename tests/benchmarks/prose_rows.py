@@ -55,12 +55,14 @@ def by_all(word: str, reference: str = rows.REFERENCE, **where: Any) -> set[str]
     return set.intersection(*(are(word, measure, reference, **where) for measure in rows.MEASURES))
 
 
-def interval(method: str, measure: str, reference: str = rows.REFERENCE, **where: Any) -> list[float]:
-    """The mean difference and the ends of its interval in points, to a tenth."""
+def interval(
+    method: str, measure: str, reference: str = rows.REFERENCE, *, digits: int = 1, **where: Any
+) -> list[float]:
+    """The mean difference and the ends of its interval in points, rounded."""
     one = over(method, reference, **where)[measure]
     assert one.low is not None
     assert one.high is not None
-    return [round(100 * value, 1) for value in (one.mean, one.low, one.high)]
+    return [round(100 * value, digits) for value in (one.mean, one.low, one.high)]
 
 
 def times_above(method: str, **where: Any) -> int:

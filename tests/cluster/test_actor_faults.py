@@ -18,20 +18,19 @@ import pytest
 from actors.cohort import RayCohort
 from actors.failures import StateLost
 from actors.follow import find, follow, run_on_ray, start
-from actors.plan import reserve
 from actors.pool import Pool
 from actors.session import connect
-from actors.shares import Plan
-from actors.states import StateRef
+from actors.wire import ChunkResult, StateReturn
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.initial_weights import InitialWeights
 from rayfed_ssl.federated.ledger import Ledger
-from rayfed_ssl.federated.messages import ClientError, OperationResult, State
+from rayfed_ssl.federated.messages import Chunk, ClientError, OperationResult, State
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
+from tests.actor_pools import two_actors
 from tests.cluster.processes import descendants, title, until
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -111,11 +110,8 @@ def federation() -> Federation:
 
 @pytest.fixture(scope="module")
 def pool(ray_session: ModuleType) -> Iterator[Pool]:
-    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    plan = Plan(2, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
-    pool = Pool(plan, reserve(plan, 30))
-    yield pool
-    pool.close()
+    with two_actors(sys.modules[__name__]) as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -357,7 +353,8 @@ def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType)
         list(cohort.ask("big"))
         cohort.end_round()
         assert [client for client, _ in cohort.states()] == [0, 1]
-        cohort._states._complete[1] = StateRef(lost)
+        cohort.client_states.take((1,), ChunkResult(Chunk(), [True], StateReturn.APART, [], None), [lost])
+        cohort.commit()
         with pytest.raises(StateLost, match="lost"):
             look()
         cohort.restore([])
@@ -365,6 +362,8 @@ def test_lost_state_is_known_for_what_it_is(made: Made, ray_session: ModuleType)
 
 
 # -- the driver ------------------------------------------------------------------------------------------------------
+
+DRIVEN = tiny("fedbyol", resources__actors=1, resources__cpus_per_client=0.5, resources__device="cpu")
 
 
 @dataclass(frozen=True)
@@ -386,27 +385,44 @@ class Trapped:
         return Trap(config, federation)
 
 
+def killing(folder: Path, before: Callable[[], None] = lambda: None) -> Callable[[], bool]:
+    """A function that kills the driver once, after ``before``, when round 3 has begun; it never wishes to stop."""
+
+    def kill() -> bool:
+        if not (folder / "killed").exists() and ("3/0" in dict(lines(folder / "log"))):
+            before()
+            pid = next(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::Driver"))
+            os.kill(pid, signal.SIGKILL)
+            (folder / "killed").touch()
+        return False
+
+    return kill
+
+
+def test_a_stop_outlives_the_driver_that_was_asked(ray_session: ModuleType, tmp_path: Path) -> None:
+    ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with connect() as session:
+        driver, _ = start(DRIVEN, tmp_path / "ray", session, detached="stopped", factory=Trapped(tmp_path))
+        ended = follow(driver, lambda progress: None, killing(tmp_path, lambda: ray_session.get(driver.stop.remote())))
+        ray_session.kill(driver)
+        assert (ended.result["status"], ended.result["rounds"]) == ("stopped", 2)  # at its newest checkpoint
+        driver, _ = start(DRIVEN, tmp_path / "ray", session, resume=True, detached="resumed")
+        assert follow(driver, lambda progress: None).result["status"] == "complete"  # nobody has asked this one
+        ray_session.kill(driver)
+
+
 @pytest.mark.parametrize("detached", [None, "a-run"])
 def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(
     detached: str | None, ray_session: ModuleType, tmp_path: Path
 ) -> None:
     ray_session.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    config = tiny("fedbyol", resources__actors=1, resources__cpus_per_client=0.5, resources__device="cpu")
     seen: list[Progress] = []
-
-    def kill() -> bool:  # asked at every look, and never wishes to stop
-        if not (tmp_path / "killed").exists() and ("3/0" in dict(lines(tmp_path / "log"))):
-            pid = next(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::Driver"))
-            os.kill(pid, signal.SIGKILL)
-            (tmp_path / "killed").touch()
-        return False
-
-    made = {"factory": Trapped(tmp_path)}
+    made, kill = {"factory": Trapped(tmp_path)}, killing(tmp_path)
     if detached is None:
-        summary = run_on_ray(config, tmp_path / "ray", report=seen.append, stopping=kill, **made)
+        summary = run_on_ray(DRIVEN, tmp_path / "ray", report=seen.append, stopping=kill, **made)
     else:
         with connect() as session:
-            start(config, tmp_path / "ray", session, detached=detached, **made)
+            start(DRIVEN, tmp_path / "ray", session, detached=detached, **made)
             summary = follow(find(detached), seen.append, kill).result
             ray_session.kill(find(detached))
     attempts = [who for who, _ in lines(tmp_path / "log")]

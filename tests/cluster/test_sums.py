@@ -17,9 +17,7 @@ import numpy as np
 import pytest
 
 from actors.cohort import RayCohort
-from actors.plan import reserve
 from actors.pool import Pool
-from actors.shares import Plan
 from actors.sums import Sums, merged_where_they_lie
 from actors.window import Request
 from rayfed_ssl.federated.aggregation import FixedPointSum
@@ -28,6 +26,7 @@ from rayfed_ssl.federated.federation import Federation, load_federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.federated.results import EvaluatedEncoder
 from rayfed_ssl.simulation.local import LocalCohort
+from tests.actor_pools import two_actors
 from tests.cluster import test_actor_faults as faults
 from tests.cluster.sums_on_nodes import VALUES
 from tests.tiny import tiny
@@ -43,11 +42,8 @@ def federation() -> Federation:
 
 @pytest.fixture(scope="module")
 def pool(ray_session: ModuleType) -> Iterator[Pool]:
-    ray_session.cloudpickle.register_pickle_by_value(faults)
-    plan = Plan(2, cpus=0.5, gpus=0.0, threads=1, strategy="PACK")
-    pool = Pool(plan, reserve(plan, 30))
-    yield pool
-    pool.close()
+    with two_actors(faults) as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -116,7 +112,7 @@ def test_an_actor_dies_between_its_last_reply_and_handing_over(
         nonlocal collected
         collected += 1
         if collected == 2:
-            os.kill(cohort._pool.slots[1].info.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            os.kill(cohort.pool.slots[1].info.pid, signal.SIGKILL)  # type: ignore[union-attr]
         return collect(self, repeat)
 
     monkeypatch.setattr(Sums, "collect", kill_first)

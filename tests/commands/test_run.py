@@ -71,7 +71,7 @@ def test_what_others_print_and_what_is_not_finite_leave_json_intact(capsys: pyte
     with Events() as events:
         print("a worker's output")
         events(Progress(1, 2, "round 1/2", {"train/loss": float("nan"), "system/round_s": 1.0}))
-        events._say({"accuracy": {"knn": float("nan"), "draws": [0.5, float("inf")]}})
+        events.say({"accuracy": {"knn": float("nan"), "draws": [0.5, float("inf")]}})
         events(Progress(1, 2, "a\x1b[31m line"))
     print("afterwards")
     out, err = capsys.readouterr()

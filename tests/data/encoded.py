@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -67,8 +68,13 @@ def high_bit_depth_colour() -> bytes:
     return png16(np.full((2, 2, 3), 0x1234, np.uint16))
 
 
+def needs_tifffile() -> ModuleType:
+    """The module; skips the test where it is not installed."""
+    return cast(ModuleType, pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)"))
+
+
 def tiff(values: np.ndarray, **how: Any) -> bytes:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     file = io.BytesIO()
     tifffile.imwrite(file, values, **{"photometric": "rgb", **how})
     return file.getvalue()

@@ -221,6 +221,11 @@ def test_evaluate_answers_to_the_keys_of_a_protocol_of_another_package(tmp_path:
         before = (run / "evaluation.json").read_bytes()
         for protocol, change, message in (
             ("knn", f"{key}=3", rf"^{key}: found without the protocol theirs; allowed with --protocol theirs$"),
+            (
+                "knn",
+                "evaluation.options={theirs: {width: 3}}",
+                rf"^{key}: found without the protocol theirs; allowed w",
+            ),
             ("theirs", f"{key}=0", rf"^{key}: found 0; input should be greater than or equal to 1$"),
             (
                 "theirs",

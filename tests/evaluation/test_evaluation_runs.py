@@ -253,14 +253,14 @@ def test_a_run_that_is_removed_while_it_is_evaluated_does_not_come_back(
 ) -> None:
     run, other = tmp_path / "runs" / "run", pictures(tmp_path / "squares", {"train": 20, "test": 10})
     run_locally(tiny("fedsimclr", train__rounds=1), run)
-    kept, measured_now = shutil.copytree(run, tmp_path / "kept"), reevaluation._measured
+    kept, measured_now = shutil.copytree(run, tmp_path / "kept"), reevaluation.measure
 
     def removing(*given: Any) -> dict[str, Any]:
         found = measured_now(*given)
         shutil.rmtree(removed)
         return found
 
-    monkeypatch.setattr(reevaluation, "_measured", removing)
+    monkeypatch.setattr(reevaluation, "measure", removing)
     said = "found no run any more; it was removed or moved meanwhile, and evaluation.json was not written\n"
     for removed, arguments in ((run, ()), (tmp_path / "runs", ("--data", str(other)))):
         shutil.copytree(kept, run, dirs_exist_ok=True)
@@ -278,7 +278,7 @@ def test_what_evaluate_refuses_is_one_line_and_leaves_the_file(tmp_path: Path) -
         (
             ["knn"],
             ["evaluation.select={share: 0.5}"],
-            r"^evaluation\.select: found a change of what the run was; allowed",
+            r"^evaluation\.select\.share: found a change of what the run was; allowed",
         ),
         (["knn"], ["train.rounds=2"], r"^train\.rounds: found a change of what the run was"),
         (

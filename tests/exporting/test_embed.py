@@ -21,7 +21,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.data.catalogue import Catalogue
 from rayfed_ssl.data.pixels.store import THREADS
@@ -29,6 +28,7 @@ from rayfed_ssl.exporting import embed as embedding
 from rayfed_ssl.exporting.embed import BLOCK, embed
 from rayfed_ssl.exporting.encoders import RunEncoder, run_encoder
 from rayfed_ssl.models import load_exported
+from tests.command_line import command
 from tests.data.files import pictures, put, write_parquet
 
 Table = dict[str, list[object]]
@@ -309,13 +309,6 @@ def test_what_is_read_is_not_written_over(encoder: RunEncoder, tmp_path: Path, m
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as exit:
-        cli.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return int(exit.value.code or 0), out, err
 
 
 def test_the_command_takes_one_clients_encoder(

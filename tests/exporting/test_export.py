@@ -19,7 +19,6 @@ import yaml
 from packaging.requirements import Requirement
 from PIL import Image
 
-from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.exporting import folder as exporting
 from rayfed_ssl.exporting import programs
@@ -28,6 +27,7 @@ from rayfed_ssl.exporting.folder import FORMS, export
 from rayfed_ssl.models import ModelConfig, build_encoder, load_exported
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.simulation.reevaluation import reevaluate
+from tests.command_line import command
 
 pytestmark = pytest.mark.long
 
@@ -346,13 +346,6 @@ def test_a_run_that_is_removed_before_its_export_begins_does_not_come_back(run: 
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as exit:
-        cli.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return int(exit.value.code or 0), out, err
 
 
 def test_the_command_says_what_it_wrote_and_writes_nothing_twice(

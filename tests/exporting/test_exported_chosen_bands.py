@@ -22,6 +22,7 @@ from rayfed_ssl.exporting.use import use_of
 from rayfed_ssl.models import load_exported
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.simulation.reevaluation import reevaluate
+from tests.data.encoded import needs_tifffile
 from tests.exporting.stripes import SIDE, config_of, striped
 from tests.tiny import run_locally
 
@@ -94,7 +95,7 @@ def test_tables_exports_and_the_api_choose_the_same_bands_of_raw_images(
 
 
 def test_tiffs_are_read_by_their_paths(run: Path, expected: np.ndarray, tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     for number, image in enumerate(striped()[0][:5]):
         tifffile.imwrite(tmp_path / f"{number}.tif", image, photometric="minisblack", planarconfig="contig")
     module = rayfed_ssl.load(run).encoder()

@@ -11,6 +11,7 @@ import torch
 
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import load_federation
+from rayfed_ssl.federated.messages import SERVER
 from rayfed_ssl.federated.steps import descend
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.simulation.worker import Worker
@@ -25,6 +26,14 @@ def client_of(operation: str = "train", round: int = 1, **changes: Any) -> Encod
     client = worker.method.client(worker, 1, round, operation, {})
     client.load(worker.initial("small_cnn_bn"))
     return client
+
+
+def test_the_servers_work_has_the_first_clients_architecture() -> None:
+    """Its number is -1, which would be the last client's place in a list."""
+    config = tiny("feddf", clients__encoders=["small_cnn", "small_cnn_bn"] * 2)
+    worker = Worker(config, load_federation(config))
+    encoders = [worker.client(EncoderClient, number, 1, "serve", {}).encoder for number in (SERVER, 0, 1)]
+    assert encoders == ["small_cnn", "small_cnn", "small_cnn_bn"]
 
 
 def sgd(theta: float, gradients: list[float], lr: float, decay: float) -> float:

@@ -159,7 +159,7 @@ def test_what_a_download_becomes_follows_from_the_seed_and_its_values() -> None:
     first = downloads.received({"x": weights})["x"]
     for n in range(RECENT):
         downloads.received({"x": some(100 + n)})
-    assert len(downloads._recent) == RECENT
+    assert len(downloads.recent) == RECENT
     anew = downloads.received({"x": weights})["x"]
     assert anew is not first
     assert np.array_equal(anew.vector, first.vector)

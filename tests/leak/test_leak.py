@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
 
-from rayfed_ssl import cli
 from rayfed_ssl.base.linalg import canonical_r
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator
@@ -43,6 +42,7 @@ from rayfed_ssl.simulation.resuming import load_moved
 from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.storage import checkpoint, claim
 from rayfed_ssl.storage.claim import rewriting
+from tests.command_line import command
 from tests.data.columns import write
 from tests.leak.runs import HELD_OUT, finished
 from tests.tiny import OWN, run_locally
@@ -208,10 +208,10 @@ def test_corruptions_of_a_client_are_no_membership(tmp_path: Path) -> None:
     audit = Audit(worker, 0, 1, draw_sets(worker.federation, 0, 1000, 0))
     train, plain = worker.federation.dataset.train, load_federation(tiny("fedsimclr", HELD_OUT)).dataset.train
     mine = worker.federation.shards[0]["train"][:5]
-    np.testing.assert_array_equal(audit._as_the_clients(mine), train.pixels[mine])
+    np.testing.assert_array_equal(audit.as_the_clients(mine), train.pixels[mine])
     others = audit.sets.others[:5]
     np.testing.assert_array_equal(train.pixels[others], plain.pixels[others])  # as they are kept
-    assert np.abs(audit._as_the_clients(others).astype(int) - plain.pixels[others]).mean() > 10
+    assert np.abs(audit.as_the_clients(others).astype(int) - plain.pixels[others]).mean() > 10
 
 
 @pytest.mark.long
@@ -348,10 +348,8 @@ def test_what_knows_nothing_and_tells_members_apart_is_named() -> None:
 
 
 def test_the_command_writes_and_shows_what_was_found(averaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["leak", str(averaged), "--client", "1", "--client", "2"])
-    assert exit.value.code == 0
-    out = capsys.readouterr().out
+    status, out, _ = command(capsys, "leak", averaged, "--client", "1", "--client", "2")
+    assert status == 0
     assert "repeating round 3" in out
     assert "0.5 is chance" in out
     assert f"95%: {INTERVAL}; {BY_CHANCE}" in out.replace("\n", " ")
@@ -383,12 +381,11 @@ def test_correlation_matrices_of_few_images_give_them_away_and_noise_hides_them(
     assert bare.guarantee is None
     assert noisy.guarantee is not None
     assert noisy.guarantee.epsilon == pytest.approx(1.0, rel=0.5)
-    with pytest.raises(SystemExit):
-        cli.main(["leak", str(tmp_path / "noisy")])
+    _, out, _ = command(capsys, "leak", tmp_path / "noisy")
     told = json.loads((tmp_path / "noisy" / "summary.json").read_text())["privacy"]
     said = f"epsilon {max(told['epsilon'].values()):.3g} at delta 0.01, of correlation matrices R_j alone; weights "
     said += "theta_j and the running statistics of BatchNorm are sent without noise"
-    assert said in capsys.readouterr().out.splitlines()
+    assert said in out.splitlines()
     document = json.loads((tmp_path / "noisy" / "leak.json").read_text())
     assert document["privacy"]["not_covered"] == told["not_covered"]
     deviation = bare.null_deviation / len(clients) ** 0.5  # of a mean over clients, by chance
@@ -425,6 +422,13 @@ def test_r_is_taken_back_to_the_mean_over_the_rows_it_was_factored_from(scale: b
     assert upload.views(config) == 2
     once = tiny("fedsimclr", {"data.limit": 240, "plugins": [{**plugin, "correlation": "round"}]})
     assert correlation_of(once, "fedfoa.correlation")[0].views(once) == 0  # of clean images, one each
+
+
+@pytest.mark.parametrize(("views", "looked_at"), [("first", 1), ("both", 2)])
+def test_no_second_view_of_another_kind_is_looked_for_in_matrices_of_first_views(views: str, looked_at: int) -> None:
+    plugin = {"name": "fedfoa", "views": views}
+    config = tiny("fedsimclr", {"data.limit": 240, "augment.second_solarize_p": 0.2, "plugins": [plugin]})
+    assert correlation_of(config, "fedfoa.correlation")[0].views(config) == looked_at
 
 
 @pytest.mark.long

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.records.comparison_files import cells, markdown, records
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_variants
 from rayfed_ssl.records.leaked import BY_CHANCE, INTERVAL, UNTRAINED, largest, read_leak
 from rayfed_ssl.report.dispatch import report_of
+from tests.command_line import command
 from tests.records.run_folders import run_folder
 from tests.report.parsed import Parsed
 from tests.tiny import tiny_run
@@ -109,10 +109,8 @@ def test_a_comparison_is_audited_run_by_run(tmp_path: Path, capsys: pytest.Captu
     }  # fmt: skip
     base.write_text(yaml.safe_dump(tiny_run("fedsimclr", changes).model_dump(mode="json")))
     run_comparison(from_methods(base, ["fedsimclr", "fedprox"]), out, local=True)
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["leak", str(out), "--images", "20"])
-    assert exit.value.code == 0
-    said = capsys.readouterr().out
+    status, said, _ = command(capsys, "leak", out, "--images", "20")
+    assert status == 0
     assert [name for name in ("fedsimclr", "fedprox") if re.search(rf"^{name}, seed 0: ", said, re.MULTILINE)] == [
         "fedsimclr", "fedprox",
     ]  # fmt: skip
@@ -121,9 +119,7 @@ def test_a_comparison_is_audited_run_by_run(tmp_path: Path, capsys: pytest.Captu
         assert (found := read_leak(out / f"trial-0000{n}")) is not None
         assert (area := found.largest) is not None
         assert f"{area.auc:.3f} [{area.low:.3f}, {area.high:.3f}] weights ({area.score}) of client 0" in words
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["leak", str(out), "--client", "99"])
-    assert exit.value.code == 1
-    said = capsys.readouterr().out
+    status, said, _ = command(capsys, "leak", out, "--client", "99")
+    assert status == 1
     assert "fedprox, seed 0: --client: found 99; this run has clients 0 to 3" in said
     assert "2 run(s) could not be audited" in said

@@ -45,7 +45,7 @@ def audited(folder: Path, method: str, **changes: Any) -> tuple[Audit, RecordedE
 
 def views_of(audit: Audit, rows: np.ndarray) -> Sequence[torch.Tensor]:
     """Ten views of the images that the audit looks at, by itself."""
-    seen = audit._looked(lambda images: images, audit._clients_pixels(rows), 10)
+    seen = audit.looked(lambda images: images, audit.clients_pixels(rows), 10)
     return list(torch.cat(list(seen), dim=1))
 
 
@@ -53,7 +53,7 @@ def by_hand(audit: Audit, weights: Weights, rows: np.ndarray) -> list[float]:
     """Minus NT-Xent of one image's two views among the reference's, all of them seen by an encoder with these weights:
     the mean over five batches.
     """
-    beside, temperature = audit._beside(), audit.config.objective.temperature  # type: ignore[attr-defined]
+    beside, temperature = audit.beside(), audit.config.objective.temperature  # type: ignore[attr-defined]
     assert set(beside) <= set(audit.sets.reference)
     assert len(set(beside)) == min(BESIDE, len(audit.sets.reference)) > 5
     network = audit.worker.network(audit.encoder, "by hand").eval()

@@ -349,7 +349,8 @@ def test_distillation_is_equations_5_to_10_step_by_step() -> None:
     outcome, _ = context.execute("distil", SERVER, 3, message, None)
 
     service: Any = context.method.service(context, SERVER, 3, "distil", {})  # type: ignore[misc]
-    student, key = (context._initial.network("small_cnn_bn").to(memory_format=torch.channels_last) for _ in range(2))  # type: ignore[call-overload]
+    initial = InitialWeights(context.config, context.federation)
+    student, key = (initial.network("small_cnn_bn").to(memory_format=torch.channels_last) for _ in range(2))  # type: ignore[call-overload]
     for network in (student, key):
         unpack(weights, network)
         network.train()

@@ -122,6 +122,62 @@ REFUSED = {
         "fedca", {**ALONE, "method.dictionary_size": 0, "method.exclude_own": False},
         "method.exclude_own: found false; it needs method.dictionary_size=1 or more",
     ),
+    "a model that nothing is aligned with": (
+        "fedca", {**PUBLIC, "method.dictionary_size": 40, "method.beta": 0, "method.alignment_epochs": 7},
+        "method.alignment_epochs: found 7; it needs method.beta above 0",
+    ),
+    "shares that are all the same": (
+        "fedu2", {"method.weights": "uniform", "method.temperature": 0.5},
+        "method.temperature: found 0.5; it needs method.weights=size",
+    ),
+    "steps that are all the same": (
+        "fedu2", {"train.local_steps": 3, "method.equalise": True},
+        "method.equalise: found true; it needs train.local_steps=null",
+    ),
+    "the rate of no step": (
+        "orchestra", {"method.fit_steps": 0, "method.fit_lr": 0.1},
+        "method.fit_lr: found 0.1; it needs method.fit_steps above 0",
+    ),
+    "the attention of no distillation": (
+        "fedmkd", {**PUBLIC, "method.distillation": 0, "method.attention": 4},
+        "method.attention: found 4; it needs method.distillation above 0",
+    ),
+    "momentum of a fine-tuning's Adam": (
+        "fedsimclr", {"evaluation.semi.optimizer": "adam", "evaluation.semi.momentum": 0.5},
+        "evaluation.semi.momentum: found 0.5; it needs evaluation.semi.optimizer=sgd",
+    ),
+    "grey views of grey images": (
+        "fedsimclr", {"data.channels": 1, "augment.gray_p": 0.2},
+        "augment.gray_p: found 0.2; it needs data.channels=3",
+    ),
+    "a jitter that is never drawn": (
+        "fedsimclr", {"augment.jitter_p": 0, "augment.jitter": [0.4, 0.4, 0.0, 0.0]},
+        "augment.jitter: found [0.4, 0.4, 0.0, 0.0]; it needs augment.jitter_p above 0",
+    ),
+    "a jitter that the preset never draws": (
+        "fedsimclr", {"augment": {"preset": "fedx", "jitter": [0.4, 0.4, 0.0, 0.0]}},
+        "augment.jitter: found [0.4, 0.4, 0.0, 0.0]; it needs augment.jitter_p above 0 where augment.preset=fedx has 0",
+    ),
+    "a jitter without strength": (
+        "fedsimclr", {"augment.preset": "none", "augment.jitter_p": 0.5},
+        "augment.jitter_p: found 0.5; it needs augment.jitter with a strength above 0 where augment.preset=none has 0",
+    ),
+    "the width of no blur": (
+        "fedsimclr", {"augment.blur_sigma": [0.5, 1.0]},
+        "augment.blur_sigma: found [0.5, 1.0]; it needs augment.blur_p above 0 where augment.preset=digits has 0",
+    ),
+    "an ensemble of no entries": (
+        "fedca", {**ALONE, "method.dictionary_size": 0, "method.ensembling": 0.9},
+        "method.ensembling: found 0.9; it needs method.dictionary_size=1 or more",
+    ),
+    "a queue that is none": (
+        "fedavg", {"objective.name": "swav", "objective.keep_queue": True},
+        "objective.keep_queue: found true; it needs objective.queue above 0",
+    ),
+    "t of no uniformity": (
+        "fedavg", {"objective": {"name": "align_uniform", "uniformity": 0, "t": 3}},
+        "objective.t: found 3.0; it needs objective.uniformity above 0",
+    ),
     "epochs beside steps": (
         "fedsimclr", {"train.local_steps": 3, "train.local_epochs": 2},
         "train.local_epochs: found 2; it needs train.local_steps=null",
@@ -195,6 +251,13 @@ ALLOWED = {
     "a relative step": ("fedu2", {"method.relative": True, "method.lr": None}),
     "no alignment": ("fedca", {**ALONE, "method.beta": 0.01, "objective.directional": False}),
     "no dictionary": ("fedca", {"method.alignment": False, "method.dictionary_size": 0, "method.ensembling": 0.0}),
+    "no jitter at all": ("fedsimclr", {"augment.jitter": [0, 0, 0, 0], "augment.jitter_p": 0, "augment.blur_p": 0}),
+    "a jitter of a preset that has one": ("fedsimclr", {"augment.jitter": [0.4, 0.4, 0, 0]}),
+    "a blur of the second view": ("fedsimclr", {"augment.second_blur_p": 0.1, "augment.blur_sigma": [0.5, 1.0]}),
+    "steps that nobody equalises": ("fedu2", {"train.local_steps": 3, "method.equalise": False}),
+    "momentum of a fine-tuning": ("fedsimclr", {"evaluation.semi.momentum": 0.5}),
+    "a queue": ("fedavg", {"objective.name": "swav", "objective.queue": 24, "objective.keep_queue": True}),
+    "t of a method's uniformity": ("ssd", {"objective.t": 3.0}),
     "steps": ("fedsimclr", {"train.local_steps": 3, "train.local_epochs": 1}),
     "epochs": ("fedsimclr", {"train.local_steps": None, "train.local_epochs": 2}),
     "a second view": ("fedprox", {"objective.name": "byol", "augment.second_blur_p": 0.5}),
@@ -235,6 +298,8 @@ NO_SUBSPACE = "method.scale: found 3.0; it needs method.separation above 0"
 UNRELATED = "method: {name: fedx, local_relation: 0, global_relation: 0, target_temperature: 0.5}\n"
 NO_RELATION = "method.target_temperature: found 0.5; it needs method.local_relation or method.global_relation above 0"
 PLUGGED = "method: {name: fedbyol}\nplugins: [{name: fur, weight: 0, directions: 3}]\n"
+JITTER = "method: {name: fedsimclr}\naugment: {preset: fedx, jitter: [0.4, 0.4, 0.0, 0.0]}\n"
+NO_JITTER = "augment.jitter: found [0.4, 0.4, 0.0, 0.0]; it needs augment.jitter_p above 0 where augment.preset=fedx "
 NO_FUR = "plugins.0.directions: found 3; it needs plugins.0.weight above 0"
 PROFILES = "method: {name: fedsimclr}\ntrain: {local_steps: 3}\nprofiles:\n  cpu: {train: {rounds: 2}}\n"
 
@@ -252,6 +317,7 @@ def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_p
     assert loaded(tmp_path, EPOCHS + "profiles:\n  cpu: {train: {local_steps: 3}}\n") == (3, 4)
     assert loaded(tmp_path, "method: {name: fedsimclr}\ntransport: {up: {name: float16}}\n", "method.name=local")
     assert loaded(tmp_path, PLUGGED.replace("weight: 0, ", ""), "plugins.0.weight=0") == (None, 1)
+    assert loaded(tmp_path, JITTER.replace("fedx", "fedca"), "augment.preset=fedx") == (None, 1)
     for one, other in itertools.permutations(("local_relation", "global_relation")):  # one of them is effect enough
         related = f"method: {{name: fedx, {one}: 0, target_temperature: 0.5}}\n"
         assert loaded(tmp_path, related, f"method.{other}=0") == (None, 1)
@@ -272,6 +338,7 @@ def test_an_option_may_take_the_effect_from_what_a_file_has_for_other_runs(tmp_p
         (UNIFORM, (), NO_SUBSPACE),
         (UNRELATED, (), NO_RELATION),
         (PLUGGED, (), NO_FUR),
+        (JITTER, (), f"{NO_JITTER}has 0"),
         (PLUGGED.replace("weight: 0, ", ""), ("plugins.0.weight=0", "plugins.0.directions=3"), NO_FUR),
     ],
 )

@@ -102,7 +102,6 @@ def test_a_fresh_queue_has_unit_rows_of_the_address() -> None:
     assert first.shape == (50, 8)
     assert torch.equal(first, again)
     close(first.norm(dim=1), torch.ones(50))
-    assert chosen.memory_bytes(8) == first.nbytes
 
 
 def test_neighbours_are_found_in_full_precision() -> None:

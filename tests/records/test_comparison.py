@@ -301,7 +301,10 @@ def test_run_folders_that_differ_in_the_seed_alone_are_one_row(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("block", "row", "why"),
-    [("untrained", "Untrained encoder", "with other encoders or images"), ("pixels", "Raw pixels", "of other images")],
+    [
+        ("untrained", "Untrained encoder", "with other encoders or images, and gains are over that"),
+        ("pixels", "Raw pixels", "of other images"),
+    ],
 )
 def test_what_a_row_measured_otherwise_before_training_is_told(block: str, row: str, why: str, tmp_path: Path) -> None:
     made = two_rows(tmp_path)
@@ -312,6 +315,24 @@ def test_what_a_row_measured_otherwise_before_training_is_told(block: str, row: 
         f"{row}: what the first row with that seed measured; b measured something else, as {why} (untrained, pixels in "
         "the summary.json of their runs)."
     ]
+
+
+def test_a_row_is_compared_with_its_own_encoders_before_training(tmp_path: Path) -> None:
+    """Row b, of 0.2 to 0.3, is below the first row's encoders of 0.35 and above its own of 0.05."""
+    values = {"a": (0.35, [0.5, 0.6, 0.55]), "b": (0.05, [0.2, 0.3, 0.25])}
+    runs = {}
+    for name, (before, finals) in values.items():
+        runs[name] = three(tmp_path, name, finals)
+        for folder, final in zip(runs[name], finals, strict=True):
+            part = metrics_parts(folder).read()
+            began = [Metric(0, None, "eval/linear", before, 0.0), Metric(3, None, "eval/linear", final, 0.0)]
+            metrics_parts(folder).write(Commit(3, 0), pa.concat_tables([part, table(began, METRICS)]))
+    made = of_variants(runs)
+    assert not any("untrained encoder in the mean" in note and "linear" in note for note in notes(made))
+    rows = document(made, tmp_path)["rows"]
+    assert [row["began"] and row["began"]["linear"] for row in rows[:2]] == [None, {"0": 0.05, "1": 0.05, "2": 0.05}]
+    told = verdict(rows, ["linear"]).sentence
+    assert "; 2 of 2 beat the untrained encoder (35.0 % of the first row; each is compared with its own)" in told
 
 
 def test_runs_that_are_not_complete_are_told_and_not_counted(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from rayfed_ssl.records.comparison import Comparison, Difference, Row
 from rayfed_ssl.records.comparison_choice import choice, selected
 from rayfed_ssl.records.comparison_files import cells, latex, markdown, write
 from rayfed_ssl.records.comparison_notes import cautions, notes
-from rayfed_ssl.records.comparison_rows import _compared, of_variants
+from rayfed_ssl.records.comparison_rows import compare_rows, of_variants
 from rayfed_ssl.records.image_pairs import DrawnInterval
 from rayfed_ssl.report import comparison as page
-from rayfed_ssl.terminal.comparison import _intervals, print_comparison, short_measures
+from rayfed_ssl.terminal.comparison import intervals_in_words, print_comparison, short_measures
 from tests.records.run_folders import run_folder
 
 ENDS = {"a": (0.50, 0.54, 0.55), "b": (0.60, 0.61, 0.66), "c": (0.49, 0.56, 0.54)}
@@ -90,7 +90,7 @@ def test_three_protocols_fit_a_narrow_terminal_with_the_difference_below_the_mea
     for row in whole.trained:
         values = {m: dict(enumerate(rng.random(3))) for m in ("linear", "knn", "fewshot", "own_knn", "knn_auc")}
         rows.append(Row(row.name, values, dict.fromkeys(range(3), row.runs[0])))
-    found = _compared(rows, {})
+    found = compare_rows(rows, {})
     assert short_measures(found, "linear") == ["linear", "knn", "fewshot"]
     narrow, wide = printed(found, 80), printed(found, 120)
     assert not any("difference" in line for line in narrow[1:4])
@@ -118,7 +118,7 @@ def test_where_features_alone_were_measured_the_table_begins_with_what_the_answe
         )
         for row in whole.trained
     ]  # fmt: skip
-    lines = printed(_compared(rows, {}), 120)
+    lines = printed(compare_rows(rows, {}), 120)
     assert lines[0].startswith("No accuracy was measured; by RankMe, fedprox is first of 2 with 41")
     (head,) = (line for line in lines if "alignment" in line)
     assert head.split()[:2] == ["rankme", "alignment"]
@@ -136,21 +136,21 @@ def test_no_number_is_a_negative_zero_and_a_bound_says_on_which_side_of_zero_it_
         for row in whole.trained
     ]
     expected = "0.000 ± 0.000 0.000 [-0.0004, -0.0001]"
-    (line,) = (line for line in printed(_compared(rows, {}), 120) if line.split()[:1] == ["fedprox"])
+    (line,) = (line for line in printed(compare_rows(rows, {}), 120) if line.split()[:1] == ["fedprox"])
     assert " ".join(line.split()[1:7]) == expected
-    assert " ".join(cells(_compared(rows, {}))[1][1][1][:2]) == expected
+    assert " ".join(cells(compare_rows(rows, {}))[1][1][1][:2]) == expected
 
 
 def test_intervals_over_unlike_things_are_told_row_by_row() -> None:
     over = {name: Difference(0.1, 0.0, 0.2, 3) for name in "abcdefg"}
-    assert _intervals(over) == "with its 95% interval over seeds"
+    assert intervals_in_words(over) == "with its 95% interval over seeds"
     images = Difference(0.1, None, None, 1, DrawnInterval(0.0, 0.2, 60))
-    told = _intervals({"fedprox": images, **over, "local": Difference(0.1, None, None, 1)})
+    told = intervals_in_words({"fedprox": images, **over, "local": Difference(0.1, None, None, 1)})
     assert told == (
         "with its 95% interval over test images of this one seed (fedprox); with its 95% interval over seeds "
         "(a, b, c, d, e and 2 more); without an interval, so it may be chance (local)"
     )
-    assert _intervals({"b": Difference(0.1, None, None, 1)}) == "without an interval, so it may be chance"
+    assert intervals_in_words({"b": Difference(0.1, None, None, 1)}) == "without an interval, so it may be chance"
 
 
 def test_what_marks_mean_is_never_left_out(made: Comparison) -> None:

@@ -14,7 +14,7 @@ from rayfed_ssl.records.comparison_files import latex, markdown
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_runs
 from rayfed_ssl.records.image_pairs import LACKING
-from rayfed_ssl.records.image_sampling import _named, counted, not_counted
+from rayfed_ssl.records.image_sampling import counted, not_counted, rows_in_words
 from rayfed_ssl.testing.tiny import run_locally, tiny_run
 
 
@@ -96,8 +96,7 @@ def test_runs_as_they_are_leave_no_test_image_out(runs: list[Path]) -> None:
 
 
 def test_rows_of_the_same_measures_are_told_together() -> None:
-    assert (
-        _named({"a": ["own_knn"], "b": ["knn", "own_knn"], "c": ["own_knn"]}, 3) == "a, c (own_knn); b (knn, own_knn)"
-    )
-    assert _named({"a": ["own_knn"], "b": ["own_knn"]}, 2) == "own_knn of every other row"
-    assert _named({"a": ["own_knn"], "b": ["own_knn"]}, 3) == "a, b (own_knn)"
+    several = {"a": ["own_knn"], "b": ["knn", "own_knn"], "c": ["own_knn"]}
+    assert rows_in_words(several, 3) == "a, c (own_knn); b (knn, own_knn)"
+    assert rows_in_words({"a": ["own_knn"], "b": ["own_knn"]}, 2) == "own_knn of every other row"
+    assert rows_in_words({"a": ["own_knn"], "b": ["own_knn"]}, 3) == "a, b (own_knn)"

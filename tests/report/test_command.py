@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl import cli
+from tests.command_line import command
 
 
 @pytest.mark.long
@@ -16,10 +16,9 @@ def test_the_command_says_where_the_page_is(
 ) -> None:
     monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
     folder = copy()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["report", str(folder), "--no-images"])
-    assert not ended.value.code
-    assert str(folder / "report.html") in capsys.readouterr().out
+    status, out, _ = command(capsys, "report", folder, "--no-images")
+    assert status == 0
+    assert str(folder / "report.html") in out
     assert (folder / "report.html").is_file()
     assert not (folder / "projector_config.pbtxt").exists()
 
@@ -31,15 +30,12 @@ def test_a_report_that_takes_long_says_how_far_it_is(
     monkeypatch.setattr("rayfed_ssl.report.style.FORMATS", ("svg",))
     monkeypatch.setattr("rayfed_ssl.terminal.counting.TOLD_S", 0.0)
     folder = copy()
-    with pytest.raises(SystemExit):
-        cli.main(["report", str(folder), "--no-images"])
-    *told, _, figures = capsys.readouterr().out.splitlines()
+    _, out, _ = command(capsys, "report", folder, "--no-images")
+    *told, _, figures = out.splitlines()
     assert told == [f"{done} of 10 sections of the report" for done in range(10)]
     assert figures.split()[0] == "figures"
 
 
 def test_what_is_no_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["report", str(tmp_path)])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    status, _, err = command(capsys, "report", tmp_path)
+    assert (status, err.count("\n")) == (2, 1)

@@ -62,7 +62,7 @@ def test_a_comparison_of_runs(bare: Path, tmp_path: Path) -> None:
 def test_bytes_begin_at_zero_and_who_sends_none_stands_there(most: float) -> None:
     figure = Figure()
     values = {"a": {0.0: 70.0, 1.5: 80.0, most: 81.0}, "local": {0.0: 75.0}}
-    comparison._paint_curves(figure, values, "MB", "accuracy (%)")
+    comparison.paint_curves(figure, values, "MB", "accuracy (%)")
     (axes,) = figure.axes
     assert axes.get_xlim()[0] == 0.0
     assert [list(line.get_xdata()) for line in axes.lines] == [[0.0, 1.5, most], [0.0]]

@@ -224,22 +224,24 @@ def test_every_curve_has_its_own_line_of_raw_pixels() -> None:
     shown = {name: {t: {None: v} for t, v in of.items()} for name, of in scores.items()}
     run: Any = SimpleNamespace(scores=shown, summary={})
     figure = Figure()
-    accuracy._curves(figure, run, ["linear", "knn"], float, "round")
+    accuracy.paint_curves(figure, run, ["linear", "knn"], float, "round")
     dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
     assert [list(line.get_ydata()) for line in dotted] == [[45.0, 45.0]]  # few-shot has no curve here
     (curve,) = (line for line in figure.axes[0].lines if line.get_label() == "kNN")
     assert dotted[0].get_color() == curve.get_color()
-    assert accuracy._caption(run, ["linear", "knn"]).startswith("Dashed: the untrained encoder. Dotted: raw pixels.")
-    assert "Dotted" not in accuracy._caption(run, ["linear"])
+    assert accuracy.curves_caption(run, ["linear", "knn"]).startswith(
+        "Dashed: the untrained encoder. Dotted: raw pixels."
+    )
+    assert "Dotted" not in accuracy.curves_caption(run, ["linear"])
     run.summary = {"start": {"path": "earlier"}}
-    assert accuracy._caption(run, ["linear"]) == "Dashed: the encoder it started from."
+    assert accuracy.curves_caption(run, ["linear"]) == "Dashed: the encoder it started from."
 
 
 def test_a_curve_is_seen_where_clients_own_images_give_the_same() -> None:
     same = {0: {None: 0.3}, 1: {None: 0.5}}
     run: Any = SimpleNamespace(scores={"fewshot": same, "own_fewshot": same}, summary={})
     figure = Figure()
-    accuracy._curves(figure, run, ["fewshot", "own_fewshot"], float, "round")
+    accuracy.paint_curves(figure, run, ["fewshot", "own_fewshot"], float, "round")
     curve, own = (line for line in figure.axes[0].lines if not str(line.get_label()).startswith("_"))
     assert own.get_zorder() < curve.get_zorder()  # below it, and to be seen on both sides of it
     assert own.get_linewidth() > 2 * curve.get_linewidth()

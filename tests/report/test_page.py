@@ -206,8 +206,8 @@ def test_late_and_lost_replies_and_failed_clients_are_two_tiles(copy: Copy) -> N
 
 def test_a_figure_says_how_many_measures_it_leaves_out(fedfoa: Path) -> None:
     run = read(fedfoa)
-    assert accuracy._caption(run, ["knn"] * 6).endswith(" The first 5 of 6 measures; the table has all.")
-    assert "measures" not in accuracy._caption(run, ["knn"] * 5)
+    assert accuracy.curves_caption(run, ["knn"] * 6).endswith(" The first 5 of 6 measures; the table has all.")
+    assert "measures" not in accuracy.curves_caption(run, ["knn"] * 5)
 
 
 @pytest.mark.long
@@ -266,7 +266,7 @@ def test_images_that_are_gone_leave_a_line_in_their_place(copy: Copy, monkeypatc
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("late", ["run._accuracy", "maps.strips", "run._configuration"])
+@pytest.mark.parametrize("late", ["run.accuracy_section", "maps.strips", "run.configuration_section"])
 def test_a_run_that_is_removed_while_its_report_is_made_does_not_come_back(
     late: str, copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

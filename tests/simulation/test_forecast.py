@@ -14,7 +14,6 @@ import ray
 import torch
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cli import main
 from rayfed_ssl.config import load
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import load_federation
@@ -34,6 +33,7 @@ from rayfed_ssl.simulation.forecast import (
     step_time,
 )
 from rayfed_ssl.simulation.memory import Room
+from tests.command_line import command
 from tests.data.files import put, tree_of
 from tests.tiny import UNPREDICTED, measured, run_locally, tiny
 
@@ -297,10 +297,8 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", *arguments, "--check"])
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out + said.err
+    status, out, err = command(capsys, "run", *arguments, "--check")
+    return status, out + err
 
 
 def test_a_check_says_the_plan_and_leaves_nothing(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,15 +350,13 @@ def test_long_decoding_says_how_far_it_is(
     put(empty / "images", tree_of({"a": 20, "b": 20}))
     images = ["data.name=imagefolder", f"data.path={empty / 'images'}", "data.image_size=8", "data.limit=null"]
     images += ["clients.count=2", "resources.actors=1"]
-    with pytest.raises(SystemExit):
-        main(["run", str(empty / "demo.yaml"), *images, "--check", *(["--quiet"] if quiet else [])])
+    run = ["run", empty / "demo.yaml", *images, *(["--quiet"] if quiet else [])]
+    _, _, err = command(capsys, *run, "--check")
     told = ["decoding images: 32 of 32 (100%)", "decoding images: 8 of 8 (100%)"]
-    assert capsys.readouterr().err.splitlines() == ([] if quiet else told)
+    assert err.splitlines() == ([] if quiet else told)
     end = ["train.rounds=1", "evaluation.protocols=[rank]", "evaluation.select=null", "--executor", "local"]
-    with pytest.raises(SystemExit):
-        main(["run", str(empty / "demo.yaml"), *images, *end, *(["--quiet"] if quiet else [])])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("decoding")] == ([] if quiet else told)
+    _, out, _ = command(capsys, *run, *end)
+    assert [line for line in out.splitlines() if line.startswith("decoding")] == ([] if quiet else told)
 
 
 @pytest.mark.parametrize(

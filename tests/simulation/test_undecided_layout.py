@@ -27,8 +27,9 @@ def test_a_run_with_a_layout_is_measured_again_without_giving_one(tmp_path: Path
     assert not (tmp_path / "new/config.yaml").exists()
     run_locally(layout, tmp_path / "run")
     assert "  layout: classes\n" in (tmp_path / "run/config.yaml").read_text()
+    longer = tiny("fedsimclr", **own | {"train__rounds": 3})
     with pytest.raises(UserError, match=UNDECIDED):
-        run_locally(unset, tmp_path / "run", resume=True)
+        run_locally(longer, tmp_path / "run", resume=True)
     assert reevaluate(tmp_path / "run", ["knn"])["accuracy"]
     with pytest.raises(UserError, match=UNDECIDED):
         reevaluate(tmp_path / "run", ["knn"], data="{name: imagefolder, path: " + str(tmp_path / "sites") + "}")

@@ -172,14 +172,10 @@ def test_killed_in_mid_round_equals_undisturbed(
 @pytest.fixture(scope="module")
 def pool(ray_session: ModuleType) -> Iterator[Any]:
     """Two actors, whose clients are done in another order than they were asked."""
-    from actors.plan import plan, reserve
-    from actors.pool import Pool
+    from tests.actor_pools import two_actors
 
-    wishes = tiny("fedsimclr", resources={"actors": 2, "cpus_per_client": 0.5, "device": "cpu"}).resources
-    made = plan(wishes, 2, [{"CPU": 2.0}])
-    opened = Pool(made, reserve(made, 60.0))
-    yield opened
-    opened.close()
+    with two_actors() as pool:
+        yield pool
 
 
 @pytest.mark.long

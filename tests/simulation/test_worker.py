@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.base.weights import plain
+from rayfed_ssl.federated.federation import load_federation
+from rayfed_ssl.federated.results import EvaluatedEncoder
+from rayfed_ssl.simulation.worker import Worker
 from rayfed_ssl.testing.tiny import measured, run_locally, tiny_run
 
 LOGS = """
@@ -27,14 +30,19 @@ class Client(EncoderClient[Config]):
     def train(self, notes: dict[str, list[int]]) -> dict[str, Any]:
         log = self.state.setdefault("log", [])
         log.append(self.round)
-        notes["read by"].append(self.id)
-        self.metrics |= {"rounds": float(len(log)), "readers": float(len(notes["read by"]))}
+        told = self.context.published["told"]["deep"]
+        for readers in (notes["read by"], told):
+            readers.append(self.id)
+        self.metrics |= {"rounds": float(len(log)), "readers": float(len(notes["read by"])), "told": float(len(told))}
         if self.id == 1 and self.round == 2:
             raise ValueError("fails after it has changed its state")
         return {"log": log}
 
 
 class Server(MethodServer[Config]):
+    def start(self, cohort):
+        cohort.publish("told", {"deep": []})
+
     def round(self, t, cohort):
         notes = {"read by": []}
         for reply in cohort.gather("train", notes=notes):
@@ -49,9 +57,9 @@ METHODS = {"logs": Method(Config, Client, Server, Info("mine", "nothing"), "simc
 """
 
 
-def test_what_an_operation_does_to_its_message_and_state_reaches_nobody_else(tmp_path: Path) -> None:
+def test_what_an_operation_does_to_what_it_is_given_reaches_nobody_else(tmp_path: Path) -> None:
     """Neither the other clients, nor the server, nor, where it fails, its own next round; and the server's changes of a
-    reply do not reach the client.
+    reply do not reach the client. It is given its message, its state, and what was published.
     """
     (tmp_path / "logs.py").write_text(LOGS)
     changes = {"imports": ["logs.py"], "on_client_error": "drop", "evaluation.protocols": []}
@@ -59,8 +67,25 @@ def test_what_an_operation_does_to_its_message_and_state_reaches_nobody_else(tmp
     found = measured(tmp_path / "run")
     rounds = {client: [found.get((t, client, "client/rounds")) for t in (1, 2, 3)] for client in range(4)}
     assert rounds == {0: [1, 2, 3], 1: [1, None, 2], 2: [1, 2, 3], 3: [1, 2, 3]}
-    assert {value for (_, client, tag), value in found.items() if tag == "client/readers"} == {1.0}
+    for tag in ("client/readers", "client/told"):
+        assert {value for (_, client, name), value in found.items() if name == tag} == {1.0}
     assert [found[t, None, "readers"] for t in (1, 2, 3)] == [0.0, 0.0, 0.0]
+
+
+class Reading(Worker):
+    """Its evaluations change what was published."""
+
+    def evaluate(self, *given: object, **named: object) -> dict[str, float]:
+        self.published["read"].append(given)
+        return {"reads": float(len(self.published["read"]))}
+
+
+def test_what_an_evaluation_does_to_what_was_published_reaches_no_other() -> None:
+    config, images = tiny_run("fedsimclr", {}), np.zeros(3)
+    reading = Reading(config, load_federation(config), {"read": [], "images": images})
+    encoder = EvaluatedEncoder(None, "small_cnn_bn", holders=(0, 1))
+    assert [reading.assess(1, encoder, None) for _ in range(2)] == [{"reads": 1.0}] * 2
+    assert reading.published == {"read": [], "images": images}
 
 
 CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

@@ -18,7 +18,6 @@ import pytest
 import yaml
 from PIL import Image
 
-from rayfed_ssl import cli
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.config import load as load_run
 from rayfed_ssl.methods import METHODS
@@ -27,7 +26,7 @@ from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.claim import LOCK
 from rayfed_ssl.storage.listing import runs_in
-from tests.command_line import caller
+from tests.command_line import caller, command
 from tests.tiny import encoders, measured
 from tests.tune.sweeps import RUN
 from tune import comparison as module
@@ -364,10 +363,9 @@ def test_the_command_line_refuses_in_one_line_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(base.parent)
     (base.parent / "some").mkdir()
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["compare", *arguments])
-    assert exit.value.code == 2
-    assert text in capsys.readouterr().err.splitlines()[0]
+    status, _, err = command(capsys, "compare", *arguments)
+    assert status == 2
+    assert text in err.splitlines()[0]
     assert {path.name for path in base.parent.iterdir()} == {"run.yaml", "some"}
 
 

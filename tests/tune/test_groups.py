@@ -11,9 +11,9 @@ from ray.air.execution import ResourceRequest
 from ray.tune.execution import tune_controller
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from actors.shares import settle, state
+from actors.shares import await_scheduling, state
 from tests.cluster.processes import until
-from tune.groups import SettledGroups, settled_groups
+from tune.groups import ScheduledGroups, scheduled_groups
 
 pytestmark = pytest.mark.cluster
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 def test_no_bundle_is_lost_of_groups_that_are_cancelled_while_ray_places_them(ray_session: ModuleType) -> None:
     """Ray's own manager loses about one in sixty of these."""
     assert until(lambda: ray_session.available_resources().get("GPU") == 1.0, 60)
-    manager, request = SettledGroups(), ResourceRequest([{"CPU": 0.001, "GPU": 0.001}])
+    manager, request = ScheduledGroups(), ResourceRequest([{"CPU": 0.001, "GPU": 0.001}])
     for number in range(300):
         manager.request_resources(resource_request=request)
         time.sleep(0.001 * (number % 4))
@@ -37,7 +37,7 @@ def test_what_is_waited_for_is_ray_s_decision_not_room(ray_session: ModuleType) 
     assert until(lambda: ray_session.available_resources().get("GPU") == 1.0, 60)
     fits, waits, never = (placement_group([{"GPU": gpus}]) for gpus in (0.7, 0.6, 2))
     try:
-        settle([fits, waits, never])
+        await_scheduling([fits, waits, never])
         assert [state(group) for group in (fits, waits, never)] == ["FINISHED", "NO_RESOURCES", "INFEASIBLE"]
     finally:
         for group in (fits, waits, never):
@@ -47,6 +47,6 @@ def test_what_is_waited_for_is_ray_s_decision_not_room(ray_session: ModuleType) 
 
 def test_tune_has_its_own_again() -> None:
     before = tune_controller.PlacementGroupResourceManager
-    with settled_groups():
-        assert tune_controller.PlacementGroupResourceManager is SettledGroups
+    with scheduled_groups():
+        assert tune_controller.PlacementGroupResourceManager is ScheduledGroups
     assert tune_controller.PlacementGroupResourceManager is before

@@ -489,7 +489,7 @@ def test_a_population_does_not_wait_for_a_member_that_failed(tmp_path: Path) -> 
 def test_trials_divide_the_object_stores(sharing: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trial puts the images once; all together stay within the share of a node's store."""
     federation = load_federation(tiny("fedsimclr"))
-    images = float(stores._pixel_bytes(federation))
+    images = float(stores.pixel_bytes(federation))
     store = 2.5 * images / stores.STORE_SHARE
     node = {"Alive": True, "Resources": {"object_store_memory": store}}
     monkeypatch.setattr(stores.ray, "nodes", lambda: [node])

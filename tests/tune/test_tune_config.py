@@ -13,8 +13,8 @@ import yaml
 from safetensors.numpy import load_file
 
 from rayfed_ssl.base.schema import UserError
-from rayfed_ssl.cli import main
 from rayfed_ssl.settings import files as configfile
+from tests.command_line import command
 from tests.places import ROOT
 from tests.tiny import run_locally
 from tests.tune.sweeps import GRID, LR, RUN, sweep, written
@@ -240,10 +240,9 @@ def test_a_runs_configuration_is_no_sweep(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_in_one_line_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["tune", str(written(tmp_path)), "train.roundz=2", "--out", str(tmp_path / "out")])
-    assert end.value.code == 2
-    assert capsys.readouterr().err.startswith("train.roundz: found 2; unknown key")
+    status, _, err = command(capsys, "tune", written(tmp_path), "train.roundz=2", "--out", tmp_path / "out")
+    assert status == 2
+    assert err.startswith("train.roundz: found 2; unknown key")
     assert not (tmp_path / "out").exists()
 
 
@@ -285,10 +284,9 @@ def test_a_sweep_at_a_uri_is_refused_at_once(
     file = written(tmp_path)
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(SystemExit) as end:
-        main(["tune", str(file), "--out", out])
-    assert end.value.code == 2
-    assert "; a sweep lies in a folder of this machine or of shared storage" in capsys.readouterr().err
+    status, _, err = command(capsys, "tune", file, "--out", out)
+    assert status == 2
+    assert "; a sweep lies in a folder of this machine or of shared storage" in err
     assert sorted(tmp_path.iterdir()) == before
 
 

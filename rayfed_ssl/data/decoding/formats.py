@@ -29,12 +29,12 @@ _SOMETIMES = {
 }  # with the name of Pillow's optional feature; AVIF is one from Pillow 11.3 on
 
 
-def _here(feature: str) -> bool:
+def has_feature(feature: str) -> bool:
     """Whether the installed Pillow was built with a feature."""
     return feature in {*features.modules, *features.codecs} and bool(features.check(feature))
 
 
-_HERE = {name: suffixes for name, (feature, suffixes) in _SOMETIMES.items() if _here(feature)}
+_HERE = {name: suffixes for name, (feature, suffixes) in _SOMETIMES.items() if has_feature(feature)}
 
 FORMATS = (*_ALWAYS, *_HERE)
 """The decoders of Pillow that are used. Others would run programs (EPS starts Ghostscript) or open other files."""

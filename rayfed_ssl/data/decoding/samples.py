@@ -66,7 +66,8 @@ def ppm_colours(image: Image.Image, file: IO[bytes]) -> NDArray[np.uint16]:
     """The samples (H, W, 3) of an unread PPM of more than 8 bits, of which Pillow keeps 8. Raises ValueError if there
     are too few.
     """
-    content, (width, height), tiles = content_of(file), image.size, list(getattr(image, "tile", ()))
+    content, (width, height) = content_of(file), image.size
+    tiles: Any = getattr(image, "tile", ())
     start, count = tiles[0].offset, 3 * width * height
     if content.startswith(b"P3"):
         values = np.array(_COMMENT.sub(b"", content[start:]).split()[:count], np.int64).astype(np.uint16)

@@ -53,7 +53,7 @@ def kept_range(
         pairs = tuple((float(low), float(high)) for low, high in (kept if form.are_bands else [kept]))
         if len(pairs) == (form.channels if form.are_bands else 1) and all(low < high for low, high in pairs):
             return pairs if form.are_bands else pairs[0]
-    value_range, whole = _counted(listing(), form, key, skipping)
+    value_range, whole = percentile_range(listing(), form, key, skipping)
     if skipping and not whole:  # later, when all images can be decoded, this file would be taken for the range of all
         return value_range
     with contextlib.suppress(OSError):
@@ -63,8 +63,9 @@ def kept_range(
     return value_range
 
 
-def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipping: str = "") -> Range | Ranges:
-    """The (low, high) percentile of the listed images' pixels, in float32; for bands, C such pairs.
+def percentile_range(listing: Listing, form: ImageForm, key: str, skipping: str) -> tuple[Range | Ranges, bool]:
+    """The (low, high) percentile of the listed images' pixels, in float32; for bands, C such pairs. And whether all
+    images could be decoded.
 
     Args:
         skipping: what to do to leave out images that cannot be decoded, for a message; empty if they are left out.
@@ -73,11 +74,6 @@ def percentile_range(listing: Listing, form: ImageForm, key: str = "data", skipp
             range than that of their bits scales, or both percentiles of the pixels, or of one band, are the same.
         Undecodable: no pixel was counted, and some images cannot be decoded.
     """
-    return _counted(listing, form, key, skipping)[0]
-
-
-def _counted(listing: Listing, form: ImageForm, key: str, skipping: str) -> tuple[Range | Ranges, bool]:
-    """The result of ``percentile_range``, and whether all images could be decoded. Raises what it raises."""
     bands = [Counts() for _ in range(form.channels)] if form.are_bands else [Counts()]
     whole = _over(listing, form, bands, key, skipping)
     if not bands[0].total and bands[0].colours:

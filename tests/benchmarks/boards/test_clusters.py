@@ -78,11 +78,15 @@ def test_an_interval_over_one_data_set_is_the_paired_t_interval() -> None:
     assert (found.low, found.high, found.free) == pytest.approx((low, high, 2))
 
 
-def test_there_is_no_interval_where_a_data_set_has_one_cluster_and_none_around_differences_that_are_all_alike() -> None:
+def test_there_is_no_interval_where_a_data_set_has_one_cluster_or_only_ones_that_are_alike() -> None:
     lone = over_sets([[0.1, 0.3], [0.2, 0.5, 0.1, 0.6], [1.0]])
     assert (lone.mean, lone.low, lone.count) == (pytest.approx((0.2 + 0.35 + 1) / 3), None, 7)
-    alike = over_sets([[0.5, 0.5], [0.25, 0.25]])
-    assert (alike.low, alike.mean, alike.high) == (0.375, 0.375, 0.375)
+    for second in (0.25, 0.5):  # the first set's two agree, by chance or not
+        alike = over_sets([[0.5, 0.1 + 0.4], [0.25, second]])
+        assert (alike.low, alike.high, alike.judged()) == (None, None, None)
+        assert alike.mean == (0.5 + (0.25 + second) / 2) / 2
+    same = over_sets([[0.0, 0.0], [0.0, 1e-17]])  # runs that are the same
+    assert (same.low, same.mean, same.high, same.judged()) == (0.0, 0.0, 0.0, "level")
 
 
 def test_data_sets_have_variances_of_their_own() -> None:

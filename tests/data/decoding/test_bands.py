@@ -20,7 +20,7 @@ from rayfed_ssl.data.decoding.form import ImageForm
 from rayfed_ssl.data.decoding.squares import Fit
 from rayfed_ssl.data.images import BadImage, Payload
 from tests.data.bands import scaled
-from tests.data.encoded import banded
+from tests.data.encoded import banded, needs_tifffile
 from tests.data.files import file_of
 
 SIDE = 12
@@ -146,7 +146,7 @@ def test_transparency_is_a_band_where_so_many_are_asked_for(mode: str, channels:
 @pytest.mark.parametrize("big", [False, True])
 @pytest.mark.parametrize(("bands", "bits"), [(2, 8), (4, 8), (5, 8), (13, 8), (4, 16), (13, 16)])
 def test_a_tiffs_samples_are_bands(bands: int, bits: int, big: bool, tmp_path: Path) -> None:
-    pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    needs_tifffile()
     payload = banded(bands, bits, 1, 0, big)
     (tmp_path / "a.tif").write_bytes(payload)
     deep = np.array([2 * band + 256 * (2 * band + 1) for band in range(bands)])  # little-endian
@@ -158,7 +158,7 @@ def test_a_tiffs_samples_are_bands(bands: int, bits: int, big: bool, tmp_path: P
 
 @pytest.mark.parametrize("layout", ["samples", "planes", "pages", "plain pages", "ImageJ", "compressed", "floats"])
 def test_bands_may_be_samples_planes_or_pages(layout: str, tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     values, path = noise(6, 20, 31, 3000), tmp_path / "a.tif"
     if layout == "floats":
         values = values.astype(np.float32) / 3
@@ -180,7 +180,7 @@ def test_bands_may_be_samples_planes_or_pages(layout: str, tmp_path: Path) -> No
 
 
 def test_a_tiff_of_other_bands_axes_types_or_orders_is_refused(tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
 
     def refusal(values: np.ndarray, **how: object) -> str:
         tifffile.imwrite(tmp_path / "a.tif", values, **{"photometric": "minisblack", **how})
@@ -206,7 +206,7 @@ def test_a_tiff_of_other_bands_axes_types_or_orders_is_refused(tmp_path: Path) -
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("layout", ["samples", "planes", "pages"])
 def test_bands_are_turned_as_pillow_turns_an_image(layout: str, orientation: int, tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     values, path, tags = noise(5, SIDE, SIDE, 3000), tmp_path / "a.tif", [(274, 3, 1, orientation, True)]
     planes = np.ascontiguousarray(values.transpose(2, 0, 1))
     if layout == "samples":
@@ -228,7 +228,7 @@ def test_bands_are_turned_as_pillow_turns_an_image(layout: str, orientation: int
 
 @pytest.mark.parametrize("high", [256, 3000])
 def test_bands_of_which_zero_is_white_are_inverted_as_grey_images_are(high: int, tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     values, range = noise(5, SIDE, SIDE, high), None if high == 256 else (0.0, 2000.0)
     tifffile.imwrite(tmp_path / "a.tif", values, photometric="miniswhite", planarconfig="contig")
     found = decode(tmp_path / "a.tif", ImageForm(SIDE, channels=5, range=range)).pixels
@@ -249,7 +249,7 @@ def test_bands_are_chosen_in_their_order_and_counted_from_one(layout: str, tmp_p
     values, path = noise(13, SIDE, SIDE, 3000), tmp_path / "a.tif"
     payload: Payload = values
     if layout != "array":
-        tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+        tifffile = needs_tifffile()
         planes, payload = np.ascontiguousarray(values.transpose(2, 0, 1)), path
         if layout == "samples":
             tifffile.imwrite(path, values, photometric="minisblack", planarconfig="contig")
@@ -300,7 +300,7 @@ def test_one_band_is_called_so() -> None:
 
 
 def test_numbers_of_a_palette_and_of_four_bits_are_no_bands() -> None:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     grey, form = noise(1, SIDE, SIDE)[..., 0], ImageForm(SIDE, channels=1, bands=(1,))
     palette, file = io.BytesIO(), io.BytesIO()
     Image.fromarray(grey).convert("P").save(palette, "TIFF")
@@ -326,7 +326,7 @@ def test_without_tifffile_a_tiff_of_bands_is_refused_with_what_it_takes(monkeypa
 
 
 def test_a_damaged_tiff_is_refused_in_a_line_and_says_nothing_else() -> None:
-    pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    needs_tifffile()
     payload = banded(5, 8, 1, 0)
     code = (
         "import sys; from rayfed_ssl.data.decoding.decode import *\n"

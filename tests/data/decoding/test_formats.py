@@ -24,7 +24,7 @@ KINDS = [("AVIF", ".avif", "avif"), ("JPEG2000", ".jp2", "jpg_2000"), ("JPEG2000
 
 
 def needs(feature: str) -> None:
-    if not formats._here(feature):
+    if not formats.has_feature(feature):
         pytest.skip(f"this Pillow is built without {feature}")
 
 
@@ -209,5 +209,5 @@ def test_what_was_left_out_for_want_of_heic_is_read_once_it_is_there(
 
 
 def test_a_pillow_that_knows_no_such_feature_has_none() -> None:
-    assert not formats._here("a feature of another Pillow")
+    assert not formats.has_feature("a feature of another Pillow")
     assert features.check("jpg_2000") == ("JPEG2000" in formats.FORMATS)

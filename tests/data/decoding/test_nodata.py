@@ -17,6 +17,7 @@ from rayfed_ssl.data.images import BadImage
 from rayfed_ssl.data.loading import load
 from rayfed_ssl.data.sources import SourceConfig
 from tests.data.bands import percentiles, scaled
+from tests.data.encoded import needs_tifffile
 
 SIDE, LOW, HIGH = 16, 100.0, 2000.0
 MISSING = -9999.0
@@ -30,7 +31,7 @@ def images(count: int = 6, channels: int = 3) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tiff(values: np.ndarray, nodata: str | None = None, **how: Any) -> bytes:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     file, tags = io.BytesIO(), [] if nodata is None else [(42113, 2, len(nodata) + 1, nodata, True)]
     planes = {"planarconfig": "contig"} if values.ndim == 3 else {}
     tifffile.imwrite(file, values, **{"photometric": "minisblack", "extratags": tags, **planes, **how})

@@ -35,7 +35,7 @@ def truth(*images: np.ndarray) -> tuple[float, float]:
 def found(*images: np.ndarray | bytes | Path | None) -> tuple[float, float]:
     rows = [(f"image {n}", image) for n, image in enumerate(images)]
     listing = Listing(np.full(len(rows), -1), (), lambda: iter(rows))
-    return percentile_range(listing, ImageForm(SIZE), skipping="set data.on_bad_image=skip")
+    return percentile_range(listing, ImageForm(SIZE), "data", "set data.on_bad_image=skip")[0]
 
 
 @pytest.mark.parametrize("kind", ["uint16", "int16", "int32", "float32", "float64", "far floats", "whole and floats"])
@@ -208,7 +208,7 @@ def test_what_was_found_is_kept_and_found_anew_where_it_is_damaged(
     for damage in ("", "[]", '{"range": [3, 3]}', '{"range": 7}'):
         file.write_text(damage)
         assert loaded(tmp_path / "d", tmp_path, range="percentiles").digest == first.digest
-    monkeypatch.setattr("rayfed_ssl.data.pixels.percentiles._counted", None)
+    monkeypatch.setattr("rayfed_ssl.data.pixels.percentiles.percentile_range", None)
     assert loaded(tmp_path / "d", tmp_path, range="percentiles").range == first.range
 
 

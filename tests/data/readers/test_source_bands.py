@@ -17,6 +17,7 @@ from rayfed_ssl.data.pixels.near_copies import near_copies
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import BASE
 from tests.data.bands import SIZE, bands, percentiles, read, saved, scaled
+from tests.data.encoded import needs_tifffile
 
 
 def refused(match: str, path: Path, **keys: Any) -> None:
@@ -221,7 +222,7 @@ def test_what_bands_leave_without_effect_or_meaning_is_refused(
 
 
 def test_folders_of_tiff_are_read_with_their_classes_and_ranges(tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     values = bands(10, 13, 4000)
     for number, image in enumerate(values):
         place = tmp_path / "d" / ("test" if number > 7 else "train") / "ab"[number % 2]

@@ -17,6 +17,7 @@ from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.settings.files import ConfigError
 from rayfed_ssl.testing.tiny import BASE
 from tests.data.bands import SIZE, bands, percentiles, read, saved, scaled
+from tests.data.encoded import needs_tifffile
 
 RGB = [4, 3, 2]
 
@@ -83,7 +84,7 @@ def test_chosen_colours_share_their_percentiles_and_may_have_a_range_each(tmp_pa
 
 
 def test_folders_of_tiff_give_their_red_green_and_blue(tmp_path: Path) -> None:
-    tifffile = pytest.importorskip("tifffile", reason="tifffile is not installed (extra tiff)")
+    tifffile = needs_tifffile()
     values = bands(6, 13, 4000)
     for number, image in enumerate(values):
         place = tmp_path / "d" / ("test" if number > 3 else "train")
