@@ -193,9 +193,10 @@ class Driver:
 
     def stop(self) -> None:
         """End after the current round, with a checkpoint; a restarted driver ends at the newest one."""
-        if not self.stop_wanted.is_set():
-            kv._internal_kv_put(self.order.group, b"", namespace=STOPS)
+        known = self.stop_wanted.is_set()
         self.stop_wanted.set()
+        if not known:
+            kv._internal_kv_put(self.order.group, b"", namespace=STOPS)
 
     def target(self) -> tuple[str, int]:
         """The run's folder or URI, and its number of rounds."""

@@ -20,6 +20,7 @@ from PIL import Image
 
 from rayfed_ssl.api.call_arguments import run_folder
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.config import load_of_run
 from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation.memory import Room
 from rayfed_ssl.simulation.progress import Progress
@@ -140,8 +141,12 @@ def test_a_complete_run_resumed_gets_what_it_lacks(tmp_path: Path) -> None:
     shutil.rmtree(run / "encoder")
     run_locally(config, run, resume=True)
     assert (encoders(run), measured(run), booked(run)) == before
-    run_locally(tiny("fedsimclr", figures=True), run, resume=True)
+    for _ in range(2):  # asked for, and lost
+        run_locally(tiny("fedsimclr", figures=True), run, resume=True)
+        (run / "figures/accuracy.png").unlink()
+    run_locally(tiny("fedsimclr", figures=True, name="renamed"), run, resume=True)
     assert (run / "figures/accuracy.png").exists()
+    assert load_of_run(run / "config.yaml").name == "renamed"
 
 
 def test_resume_refuses_a_changed_result_and_allows_changed_resources(tmp_path: Path) -> None:

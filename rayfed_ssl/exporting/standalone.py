@@ -11,6 +11,7 @@ Shapes: B images, S the encoder's image side, C its channels (3 for RGB, 1 for g
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,7 @@ def _refuse_high_bit_depth_colour(image: Any, value_range: list[float] | None) -
     takes the high bytes of 16 bits, which is right for the full range only, and not for a TIFF in planes.
     """
     tiles = getattr(image, "tile", ())
+    _refuse_moved_samples(image, value_range)
     if _is_high_bit_depth(image) or not tiles:
         return
     arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in tiles]
@@ -194,6 +196,32 @@ def _refuse_high_bit_depth_colour(image: Any, value_range: list[float] | None) -
     if deep and not (high and value_range == [0, 65535] and "transparency" not in image.info):
         raise ValueError(
             f"16 bits per channel in mode {image.mode}: rayfed-ssl's own transform reads them; or convert to 8 bits"
+        )
+
+
+def _refuse_moved_samples(image: Any, value_range: list[float] | None) -> None:
+    """Raise ValueError for an unread PPM or JPEG 2000 of more than 8 bits whose samples Pillow spreads over the range
+    of other bits, so that ``value_range`` is not in its units; and for such colours of JPEG 2000, whatever the range.
+    """
+    tiles, grey = getattr(image, "tile", ()), _is_high_bit_depth(image)
+    if not tiles or image.format not in ("PPM", "JPEG2000"):
+        return
+    bits, signed = 8.0, False
+    if image.format == "PPM" and tiles[0][3] != "I;16B":  # that is grey of all 16 bits, which stays as it is
+        highest = tiles[0][3][-1]
+        bits = math.log2(highest + 1) if isinstance(highest, int) else 8
+    elif image.format == "JPEG2000":
+        place = image.fp.tell()
+        image.fp.seek(0)
+        content = image.fp.read()
+        image.fp.seek(place)
+        depth = content[content.find(b"\xff\x4f\xff\x51") + 42]  # ITU-T T.800, A.5.1: Ssiz
+        bits, signed = (depth & 0x7F) + 1, depth & 0x80 > 0
+    ranged = value_range is not None and (bits != 16 or signed or not grey)
+    if bits > 8 and (ranged or (image.format == "JPEG2000" and not grey)):
+        raise ValueError(
+            f"{image.format} of more than 8 bits in mode {image.mode}: rayfed-ssl's own transform reads it; or convert "
+            "to PNG"
         )
 
 

@@ -265,11 +265,11 @@ def unused(config: RunSettings) -> dict[str, str]:
     """What one module alone reads, where it is off."""
     method = config.method_as(Config)
     keys: dict[str, str] = {}
-    aligning = "method.alignment_epochs", "method.alignment_batch", "objective.directional"
     if not method.alignment:
-        keys |= dict.fromkeys(("method.beta", *aligning), "method.alignment=true")
-    elif not method.beta:
-        keys |= dict.fromkeys(aligning, "method.beta above 0")
+        own = "method.beta", "method.alignment_epochs", "method.alignment_batch", "objective.directional"
+        keys |= dict.fromkeys(own, "method.alignment=true")
+    elif not method.beta:  # the model is trained and asked all the same, which takes time
+        keys["objective.directional"] = "method.beta above 0"
     if not method.has_dictionary:
         none = () if method.ensembling == 0 else ("method.ensembling",)  # 0 says the same
         keys |= dict.fromkeys(("method.exclude_own", *none), "method.dictionary_size=1 or more")

@@ -276,13 +276,6 @@ def check(config: RunSettings) -> None:
         raise ValueError(f"objective.target: found '{found}'; fedmkd sends each client its target; allowed: local")
 
 
-def unused(config: RunSettings) -> dict[str, str]:
-    """What the distillation alone reads, without it."""
-    own = ("temperature", "queue", "attention_hidden", "attention")
-    without = not config.method_as(Config).distillation
-    return dict.fromkeys((f"method.{key}" for key in own), "method.distillation above 0") if without else {}
-
-
 def check_federation(config: RunSettings, federation: Federation) -> None:
     """Refuse fewer than two public images. Raises UserError."""
     require_public(federation, 2, "fedmkd")
@@ -297,7 +290,6 @@ FEDMKD = Method(
     accepts=only("byol"),
     service=Service,
     second_view=True,
-    unused=unused,
     check=check,
     check_federation=check_federation,
     footprint=lambda config, images: ClientFootprint(models=1),

@@ -45,6 +45,7 @@ from rayfed_ssl.records.summary_file import write_summary
 from rayfed_ssl.records.tables import SKIPPED, Drop, PartitionRows, read_metrics, write_images, write_partition
 from rayfed_ssl.records.trained_image_digests import trained_before, trained_digests, write_trained
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
+from rayfed_ssl.simulation.resuming import CURVE
 
 
 class Recorder:
@@ -278,20 +279,20 @@ class Recorder:
         return summary
 
     def _curves(self, metrics: pa.Table, passed: Mapping[int, float]) -> None:
-        """Draw accuracy over rounds, over virtual hours, and against what a method traces.
+        """Draw accuracy over virtual hours, against what a method traces, and, last of all (``CURVE``), over rounds.
 
         Args:
             passed: round -> virtual seconds until its end.
         """
         from rayfed_ssl.records import figures
 
-        figures.save_figure(self.folder, "accuracy", figures.accuracy_curve(metrics))
         if passed:
             hours = {round: seconds / 3600 for round, seconds in passed.items()}
             figures.save_figure(self.folder, "accuracy_vs_hours", figures.accuracy_curve(metrics, hours))
         figure = figures.accuracy_against_trace(metrics, self.federation.given_names)
         if figure is not None:
             figures.save_figure(self.folder, "accuracy_vs_trace", figure)
+        figures.save_figure(self.folder, CURVE.stem, figures.accuracy_curve(metrics))
 
     def _names(self, accuracy: Mapping[str, Any]) -> dict[str, str]:
         """The names of the clients whose numbers are in ``accuracy``, if they have names."""

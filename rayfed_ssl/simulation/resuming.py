@@ -29,6 +29,8 @@ from rayfed_ssl.simulation.placing import of_others, refuse_among_images
 from rayfed_ssl.storage import checkpoint
 from rayfed_ssl.storage.claim import refuse_taken, writable
 
+CURVE = Path("figures/accuracy.png")  # the figure that a run draws last
+
 WRITTEN = (  # what a run writes over, or deletes
     "metrics.parquet", "communication.parquet", "dropped.parquet", "partition.parquet", "images.parquet",
     "trained.parquet", *OUTCOMES, SUMMARY, "environment.json", "environment-*.json", "checkpoints", "encoder",
@@ -108,13 +110,15 @@ def evaluated(config: RunConfig, folder: Path, t: int) -> bool:
 
 def nothing_left(config: RunConfig, folder: Path, round: int) -> dict[str, Any] | None:
     """The summary of the run in ``folder``, whose newest checkpoint is of ``round``, if it is complete; None if it
-    lacks a round, its last evaluation, its encoder or figures that are asked for now.
+    lacks a round, its last evaluation, its encoder or its figures, or if any key has another value now.
     """
     summary = known_summary(folder)
     if summary.get("status") != "complete" or not summary.get("rounds") == round == config.train.rounds:
         return None
+    if load_of_run(folder / "config.yaml") != config:
+        return None
     measured = not config.evaluation.rows or evaluated(config, folder, round)
-    drawn = not config.figures or load_of_run(folder / "config.yaml").figures
+    drawn = not (config.figures and summary.get("accuracy")) or (folder / CURVE).is_file()
     return summary if measured and drawn and (folder / ENCODERS).is_dir() else None
 
 

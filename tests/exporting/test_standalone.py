@@ -219,6 +219,46 @@ def test_colours_of_16_bits_are_refused_but_for_the_full_range(tmp_path: Path) -
     np.testing.assert_array_equal(found.numpy(), decode(png, ImageForm(30, range=(0.0, 65535.0))).pixels)
 
 
+def netpbm(kind: str, highest: int) -> bytes:
+    """A ramp of 30 x 30 values up to the highest, which is white, in PGM (P5) or PPM (P6)."""
+    values = np.linspace(0, highest, 30 * 30 * (3 if kind == "P6" else 1)).astype(">u2" if highest > 255 else np.uint8)
+    return f"{kind} 30 30 {highest}\n".encode() + values.tobytes()
+
+
+def jpeg2000(bits: int, bands: int) -> bytes:
+    imagecodecs = pytest.importorskip("imagecodecs", reason="writes JPEG 2000 (extra tiff)")
+    values = np.linspace(0, 2**bits - 1, 30 * 30 * bands).astype(np.uint16).reshape(30, 30, bands).squeeze()
+    encoded = imagecodecs.jpeg2k_encode(values, level=0, bitspersample=bits, reversible=True, codecformat="jp2")
+    return bytes(encoded)
+
+
+@pytest.mark.parametrize(
+    ("kind", "highest", "value_range", "read"),
+    [
+        ("P5", 255, None, True), ("P5", 1000, None, True), ("P5", 1000, [0, 1000], False),
+        ("P5", 65535, [0, 9000], True), ("P6", 255, [0, 9], True), ("P6", 1000, None, True),
+        ("P6", 1000, [0, 500], False), ("P6", 65535, [0, 500], False), ("grey JPEG 2000", 4095, None, True),
+        ("grey JPEG 2000", 4095, [0, 4095], False), ("grey JPEG 2000", 65535, [0, 9000], True),
+        ("JPEG 2000", 4095, [0, 4095], False), ("JPEG 2000", 65535, [0, 65535], False),
+    ],
+)  # fmt: skip
+def test_what_pillow_spreads_over_other_bits_is_refused_where_a_range_would_scale_it(
+    tmp_path: Path, kind: str, highest: int, value_range: list[float] | None, read: bool
+) -> None:
+    grey = kind in ("P5", "grey JPEG 2000")
+    payload = netpbm(kind, highest) if kind in ("P5", "P6") else jpeg2000(highest.bit_length(), 1 if grey else 3)
+    place = folder(tmp_path, 1 if grey else 3, value_range)
+    if not read:
+        with pytest.raises(ValueError, match="of more than 8 bits"):
+            standalone.square(Image.open(io.BytesIO(payload)), place)
+        return
+    span = None if value_range is None else (float(value_range[0]), float(value_range[1]))
+    expected = decode(payload, ImageForm(30, channels=1 if grey else 3, range=span)).pixels
+    found = standalone.square(Image.open(io.BytesIO(payload)), place).numpy()
+    assert np.abs(found.astype(int) - expected).max() <= 1  # Pillow spreads over whole numbers
+    assert found.max() > 250
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_large_jpeg_is_read_at_the_scale_of_the_run(tmp_path: Path, channels: int) -> None:
     """Noise of single pixels: a decoder that halves it does not give what a filter over all of it gives."""

@@ -24,7 +24,6 @@ from tests.tensors import rows
 
 close = torch.testing.assert_close
 MIXED = ["small_cnn", "small_cnn_bn", "small_cnn"]
-OF_DISTILLATION = {"method__queue", "method__attention_hidden"}
 SMALL = {
     "data__public__source": "share",
     "data__public__share": 0.3,
@@ -38,9 +37,7 @@ SMALL = {
 
 
 def config(**changes: object) -> RunConfig:
-    distils = changes.get("method__distillation", 1)
-    small = SMALL if distils else {key: value for key, value in SMALL.items() if key not in OF_DISTILLATION}
-    return config_of("fedmkd", **{**small, **changes})
+    return config_of("fedmkd", **{**SMALL, **changes})
 
 
 def test_each_term_trains_its_query_only() -> None:

@@ -123,8 +123,8 @@ REFUSED = {
         "method.exclude_own: found false; it needs method.dictionary_size=1 or more",
     ),
     "a model that nothing is aligned with": (
-        "fedca", {**PUBLIC, "method.dictionary_size": 40, "method.beta": 0, "method.alignment_epochs": 7},
-        "method.alignment_epochs: found 7; it needs method.beta above 0",
+        "fedca", {**PUBLIC, "method.dictionary_size": 40, "method.beta": 0, **DIRECTED},
+        "objective.directional: found true; it needs method.beta above 0",
     ),
     "shares that are all the same": (
         "fedu2", {"method.weights": "uniform", "method.temperature": 0.5},
@@ -137,10 +137,6 @@ REFUSED = {
     "the rate of no step": (
         "orchestra", {"method.fit_steps": 0, "method.fit_lr": 0.1},
         "method.fit_lr: found 0.1; it needs method.fit_steps above 0",
-    ),
-    "the attention of no distillation": (
-        "fedmkd", {**PUBLIC, "method.distillation": 0, "method.attention": 4},
-        "method.attention: found 4; it needs method.distillation above 0",
     ),
     "momentum of a fine-tuning's Adam": (
         "fedsimclr", {"evaluation.semi.optimizer": "adam", "evaluation.semi.momentum": 0.5},
