@@ -208,8 +208,8 @@ def _refuse_moved_samples(image: Any, value_range: list[float] | None) -> None:
         return
     bits, signed = 8.0, False
     if image.format == "PPM" and tiles[0][3] != "I;16B":  # that is grey of all 16 bits, which stays as it is
-        highest = tiles[0][3][-1]
-        bits = math.log2(highest + 1) if isinstance(highest, int) else 8
+        highest = tiles[0][3][-1]  # of floats, PFM, it is -1
+        bits = math.log2(highest + 1) if isinstance(highest, int) and highest > 255 else 8
     elif image.format == "JPEG2000":
         place = image.fp.tell()
         image.fp.seek(0)

@@ -220,7 +220,9 @@ def test_colours_of_16_bits_are_refused_but_for_the_full_range(tmp_path: Path) -
 
 
 def netpbm(kind: str, highest: int) -> bytes:
-    """A ramp of 30 x 30 values up to the highest, which is white, in PGM (P5) or PPM (P6)."""
+    """A ramp of 30 x 30 values up to the highest, which is white, in PGM (P5) or PPM (P6); or of floats (Pf)."""
+    if kind == "Pf":
+        return b"Pf\n30 30\n-1.0\n" + np.linspace(0, highest, 30 * 30).astype("<f4").tobytes()
     values = np.linspace(0, highest, 30 * 30 * (3 if kind == "P6" else 1)).astype(">u2" if highest > 255 else np.uint8)
     return f"{kind} 30 30 {highest}\n".encode() + values.tobytes()
 
@@ -236,7 +238,7 @@ def jpeg2000(bits: int, bands: int) -> bytes:
     ("kind", "highest", "value_range", "read"),
     [
         ("P5", 255, None, True), ("P5", 1000, None, True), ("P5", 1000, [0, 1000], False),
-        ("P5", 65535, [0, 9000], True), ("P6", 255, [0, 9], True), ("P6", 1000, None, True),
+        ("P5", 65535, [0, 9000], True), ("Pf", 1, None, True), ("Pf", 1, [0, 0.5], True), ("P6", 255, [0, 9], True), ("P6", 1000, None, True),
         ("P6", 1000, [0, 500], False), ("P6", 65535, [0, 500], False), ("grey JPEG 2000", 4095, None, True),
         ("grey JPEG 2000", 4095, [0, 4095], False), ("grey JPEG 2000", 65535, [0, 9000], True),
         ("JPEG 2000", 4095, [0, 4095], False), ("JPEG 2000", 65535, [0, 65535], False),
@@ -245,8 +247,8 @@ def jpeg2000(bits: int, bands: int) -> bytes:
 def test_what_pillow_spreads_over_other_bits_is_refused_where_a_range_would_scale_it(
     tmp_path: Path, kind: str, highest: int, value_range: list[float] | None, read: bool
 ) -> None:
-    grey = kind in ("P5", "grey JPEG 2000")
-    payload = netpbm(kind, highest) if kind in ("P5", "P6") else jpeg2000(highest.bit_length(), 1 if grey else 3)
+    grey = kind in ("P5", "Pf", "grey JPEG 2000")
+    payload = netpbm(kind, highest) if kind in ("P5", "P6", "Pf") else jpeg2000(highest.bit_length(), 1 if grey else 3)
     place = folder(tmp_path, 1 if grey else 3, value_range)
     if not read:
         with pytest.raises(ValueError, match="of more than 8 bits"):
