@@ -238,7 +238,8 @@ def jpeg2000(bits: int, bands: int) -> bytes:
     ("kind", "highest", "value_range", "read"),
     [
         ("P5", 255, None, True), ("P5", 1000, None, True), ("P5", 1000, [0, 1000], False),
-        ("P5", 65535, [0, 9000], True), ("Pf", 1, None, True), ("Pf", 1, [0, 0.5], True), ("P6", 255, [0, 9], True), ("P6", 1000, None, True),
+        ("P5", 65535, [0, 9000], True), ("Pf", 1, None, True), ("Pf", 1, [0, 0.5], True),
+        ("P6", 255, [0, 9], True), ("P6", 1000, None, True),
         ("P6", 1000, [0, 500], False), ("P6", 65535, [0, 500], False), ("grey JPEG 2000", 4095, None, True),
         ("grey JPEG 2000", 4095, [0, 4095], False), ("grey JPEG 2000", 65535, [0, 9000], True),
         ("JPEG 2000", 4095, [0, 4095], False), ("JPEG 2000", 65535, [0, 65535], False),
