@@ -144,8 +144,9 @@ def test_a_complete_run_resumed_gets_what_it_lacks(tmp_path: Path) -> None:
     for _ in range(2):  # asked for, and lost
         run_locally(tiny("fedsimclr", figures=True), run, resume=True)
         (run / "figures/accuracy.png").unlink()
-    run_locally(tiny("fedsimclr", figures=True, name="renamed"), run, resume=True)
+    run_locally(tiny("fedsimclr", figures=True), run, resume=True)
     assert (run / "figures/accuracy.png").exists()
+    run_locally(tiny("fedsimclr", figures=True, name="renamed"), run, resume=True)
     assert load_of_run(run / "config.yaml").name == "renamed"
 
 
