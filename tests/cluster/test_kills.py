@@ -207,14 +207,15 @@ def test_a_server_of_rays_own(server: str, run: Callable[..., CommandLine], tmp_
     rounds, every = 50, 20
     changes = {"train__rounds": rounds, "train__local_epochs": 1, "evaluation__every": 10, "checkpoint__every": every}
     settings = config(**ON_RAY, **changes)
-    command = run(settings)
+    command = run(settings, RAY_gcs_rpc_server_reconnect_timeout_s="5")  # 60 by default
     command.until_round(every + 2)
     left = {**command.seen, **descendants(command.process.pid)}
     os.kill(next(pid for pid in left if Path(title(pid).split(" ")[0]).name == server), signal.SIGKILL)
     assert command.process.wait(PATIENCE_S) != 0
     assert not orphans(left.values(), ORPHANS_S)
     text = run(settings, "--resume").finish()
-    assert resumed(text)[0] >= every  # actors work on for a while without a GCS
+    # Actors work on for a while without a GCS, on a fast machine to the end.
+    assert "nothing is left to do" in text or resumed(text)[0] >= every
     run_locally(config(**changes), tmp_path / "undisturbed")
     same(tmp_path / "run", tmp_path / "undisturbed")
 
