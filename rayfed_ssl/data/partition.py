@@ -91,6 +91,7 @@ class ClassBlocks(Partition):
     """Client j holds all of the classes j*c to (j+1)*c - 1."""
 
     by_label = True
+    draws = False
 
     name: Literal["class_blocks"] = "class_blocks"
     classes: int | None = Field(None, ge=1)
@@ -147,6 +148,7 @@ class Natural(GivenClients):
     """
 
     by_client = natural = True
+    draws = False
 
     name: Literal["folders", "natural"] = "natural"
 
@@ -177,6 +179,7 @@ class FromFile(GivenClients):
     """
 
     by_client = listed = True
+    draws = False
 
     name: Literal["file"] = "file"
     path: Path

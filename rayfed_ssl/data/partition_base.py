@@ -70,6 +70,9 @@ class Partition(Block):
     listed: ClassVar[bool] = False
     """Whether it names the images of every client, so that none can be held out before (``evaluation.select``)."""
 
+    draws: ClassVar[bool] = True
+    """Whether the rule draws anything: else ``seed`` is refused, unless a share of the images becomes public."""
+
     seed: int | None = Field(None, ge=0)
     """Draws the split; with one of their own, runs of several seeds share a split; null: the run's seed."""
     name: str

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
 from rayfed_ssl.methods import fedavg
@@ -82,6 +83,17 @@ class Client(DivergentClient[Config]):
         return result
 
 
+class Server(fedavg.Server[Config]):
+    def notes(self) -> list[Note]:
+        """Nobody sits a round out where each asks all clients and nothing is lost."""
+        config, clients = self.config, len(self.setup.clients)
+        loses = config.system is not None or config.on_client_error == "drop"
+        if not self.method.selective or loses or config.participants(clients) < clients:
+            return []
+        said = "every client takes part in every round, so method.selective has no effect"
+        return [Note.shareable(said, "; it needs participation.fraction below 1")]
+
+
 def check(config: RunSettings) -> None:
     """Refuse the other way's key to a client's lambda. Raises ValueError."""
     if config.method_as(Config).autoscale:
@@ -93,7 +105,7 @@ def check(config: RunSettings) -> None:
 FEDEMA = Method(
     Config,
     Client,
-    fedavg.Server,
+    Server,
     Info("FedEMA (Zhuang 2022)", "weights", stateful=True),
     objective="byol",
     accepts=predicting,

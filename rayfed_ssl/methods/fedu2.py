@@ -183,6 +183,15 @@ class Server(fedavg.Server[Config]):
         """A field of one client's message, a single number; none where steps are set instead of epochs."""
         return {} if self.config.train.local_steps else {"epochs": self.local_epochs(client)}
 
+    def notes(self) -> list[str]:
+        """A step of a fixed rate asks nobody's share, which running statistics alone do then."""
+        initial = self.initial_weights()
+        if not self.method.eua or self.method.fixed_lr is None or len(initial.vector) > initial.parameters:
+            return []
+        changed = {"weights": self.method.weights != "size", "temperature": self.method.temperature != 1}
+        why = "has no effect beside method.lr: the network has no running statistics"
+        return [f"method.{key} {why}" for key, given in changed.items() if given]
+
     # -- costs ---------------------------------------------------------------------------------------------------------
 
     def fit_batches(self, client: int) -> Batches:

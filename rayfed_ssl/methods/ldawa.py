@@ -97,7 +97,20 @@ class Server(fedavg.Server[Config]):
         """The common architecture, for the names and shapes of its tensors."""
         return InitialWeights(self.config, self.setup.federation).network(self.common_encoder)
 
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[Note | str]:
+        return [*self.never_begun(), *self.without_statistics()]
+
+    def without_statistics(self) -> list[str]:
+        """A line for each key that only running statistics have a use for, where the network has none."""
+        if any(True for _ in self.network.buffers()):
+            return []
+        keys = ["as_code"] if self.method.as_code else []
+        if self.method.weights == "uniform" and not self.method.warmup:
+            keys.append("weights")
+        return [f"method.{key} has no effect: the network has no running statistics" for key in keys]
+
+    def never_begun(self) -> list[Note]:
+        """A line if the warm-up takes all rounds."""
         rounds, warmup = self.config.train.rounds, self.method.warmup
         if rounds > warmup:
             return []

@@ -12,9 +12,12 @@ from functools import reduce
 from typing import Any
 
 from rayfed_ssl.data.images import are_bands
+from rayfed_ssl.data.partition import FeatureSkew
 from rayfed_ssl.data.recipes import AugmentConfig
+from rayfed_ssl.evaluation.config import EvaluationConfig
+from rayfed_ssl.models import ModelConfig
 from rayfed_ssl.objectives import build as build_objective
-from rayfed_ssl.settings.blocks import TrainConfig, refuse_unused
+from rayfed_ssl.settings.blocks import DataConfig, TrainConfig, refuse_unused
 from rayfed_ssl.settings.files import ConfigError, flat
 from rayfed_ssl.settings.run import PluginConfig, RunSettings
 
@@ -107,33 +110,67 @@ def _all(config: RunSettings, unused: Mapping[str, str]) -> dict[str, str]:
         found["train.optimizer.trust_coefficient"] = "train.optimizer.name=lars"
     if config.resources.device == "cpu":
         found["train.precision"] = "resources.device=auto or cuda"
-    if config.server.schedule == "fedbuff":  # FedBuff's server only adds up replies
-        found["system.server_seconds_per_image"] = "server.schedule=sync"
+    if config.server.schedule == "fedbuff":  # FedBuff's server only adds up replies, and waits for enough of them
+        keys = "system.server_seconds_per_image", "system.minimum_replies"
+        found |= dict.fromkeys(keys, "server.schedule=sync")
     if config.server.optimizer.name == "adagrad":
         found["server.optimizer.beta_2"] = "server.optimizer.name=adam or yogi"
-    if config.data.tasks is None:
-        found["data.task_images"] = "data.tasks"
-        if config.data.public.source != "share":
-            found["data.public.share"] = "data.public.source=share"
-    if are_bands(config.data.channels):
-        found["data.background"] = "data.channels=3 or 1"
-    elif config.data.bands is not None:
-        found["data.background"] = "data.bands=null"
     if config.data.channels != 3 and config.augment.gray_p:
         found["augment.gray_p"] = "data.channels=3"
-    found |= _of_views(config.augment)
-    tuned = {"semi": config.evaluation.semi, "transfer.finetune": config.evaluation.transfer.finetune}
-    for path, tuning in tuned.items():
-        if tuning.optimizer != "sgd":
-            found[f"evaluation.{path}.momentum"] = f"evaluation.{path}.optimizer=sgd"
-    probes = {"linear": config.evaluation.linear, "transfer.linear": config.evaluation.transfer.linear}
-    for path, probe in probes.items():
-        if "ours" not in probe.recipes:
-            ours = (f"evaluation.{path}.{name}" for name in ("epochs", "lr", "batch_size"))
-            found |= dict.fromkeys(ours, f"evaluation.{path}.recipes with ours")
+    found |= _of_data(config.data) | _of_heads(config.model) | _of_views(config.augment)
+    found |= _of_protocols(config.evaluation)
     for path, plugin in _plugins(config).items():
         found |= plugin.unused(path)
     return {**found, **config.objective.unused(), **unused}
+
+
+def _of_data(data: DataConfig) -> dict[str, str]:
+    """What of the images, and of how they are dealt, has no effect."""
+    found, split = dict[str, str](), data.partition
+    if data.tasks is None:
+        found["data.task_images"] = "data.tasks"
+        if data.public.source != "share":
+            found["data.public.share"] = "data.public.source=share"
+    if are_bands(data.channels):
+        found["data.background"] = "data.channels=3 or 1"
+    elif data.bands is not None:
+        found["data.background"] = "data.bands=null"
+    if not split.draws and data.public.source != "share":
+        found["data.partition.seed"] = f"data.partition.name=one that draws ({split.name} draws nothing)"
+    if isinstance(split, FeatureSkew) and set(split.corruptions) == {"none"}:
+        found["data.partition.severity"] = "data.partition.corruptions with another than none"
+    return found
+
+
+def _of_heads(config: ModelConfig) -> dict[str, str]:
+    """BatchNorm of the hidden layers of heads that have none."""
+    heads = {"model.projector": config.projector, "model.predictor": config.predictor}
+    return {
+        f"{path}.batch_norm": f"{path}.hidden with a layer, or all"
+        for path, head in heads.items()
+        if head is not None and not head.hidden and head.batch_norm == "hidden"
+    }
+
+
+def _of_protocols(config: EvaluationConfig) -> dict[str, str]:
+    """What of a protocol has no effect because of the protocol's other keys. A protocol that a run does not measure by
+    may be asked for later, by its settings (``rayfed-ssl evaluate``).
+    """
+    found, transfer = dict[str, str](), config.transfer
+    if config.knn.k == 1:
+        found["evaluation.knn.temperature"] = "evaluation.knn.k above 1"
+    for path, tuning in {"semi": config.semi, "transfer.finetune": transfer.finetune}.items():
+        if tuning.optimizer != "sgd":
+            found[f"evaluation.{path}.momentum"] = f"evaluation.{path}.optimizer=sgd"
+    for path, probe in {"linear": config.linear, "transfer.linear": transfer.linear}.items():
+        if "ours" not in probe.recipes:
+            ours = (f"evaluation.{path}.{name}" for name in ("epochs", "lr", "batch_size"))
+            found |= dict.fromkeys(ours, f"evaluation.{path}.recipes with ours")
+    for way, block in {"linear": transfer.linear, "finetune": transfer.finetune}.items():
+        if way not in transfer.by:
+            keys = (f"evaluation.transfer.{way}.{name}" for name in type(block).model_fields)
+            found |= dict.fromkeys(keys, f"evaluation.transfer.by with {way}")
+    return found
 
 
 def _of_views(config: AugmentConfig) -> dict[str, str]:

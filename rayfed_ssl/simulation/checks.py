@@ -33,8 +33,8 @@ from rayfed_ssl.records.trained_image_digests import of_start
 from rayfed_ssl.settings.transport import DIRECTIONS, FULL
 
 SHAPED = {  # keys of ``model`` -> the head that alone reads them
-    "predictor": "predictor", "prototypes": "prototypes", "head_dropout": "classifier",
-    "patch_decoder": "patch_decoder",
+    "projector": "projector", "calibration": "projector", "predictor": "predictor", "prototypes": "prototypes",
+    "head_dropout": "classifier", "patch_decoder": "patch_decoder",
 }  # fmt: skip
 ENOUGH_STEPS = 50  # one after the other in the whole run; the recipes of configs/ have 72 and more
 
@@ -281,6 +281,16 @@ def no_bfloat16(config: RunConfig, device: str) -> list[str]:
     if config.train.precision == "float32" or "cpu" not in device.split(", "):
         return []
     return [f"train.precision: {config.train.precision} has no effect on a CPU, where forward passes are float32"]
+
+
+def without_effect(config: RunConfig) -> list[str]:
+    """A line for each key that the run has no use for, though a file may have it for other runs."""
+    lines, server = without_head(config), config.server
+    if config.data.public.images is not None and not config.uses_public:
+        lines.append(f"data.public.images has no effect: {config.method.name} uses no public images")
+    if server.schedule == "fedbuff" and server.concurrency is not None and config.participation.fraction != 1:
+        lines.append("participation.fraction has no effect: server.concurrency says how many clients train at a time")
+    return lines
 
 
 def without_head(config: RunConfig) -> list[str]:

@@ -46,7 +46,7 @@ from rayfed_ssl.simulation.checks import (
     image_notes,
     ownership_notes,
     with_start,
-    without_head,
+    without_effect,
 )
 from rayfed_ssl.simulation.memory import Estimate, Room, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import workloads
@@ -124,7 +124,7 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         parts, lines = rehearse(config, federation)
         server = parts.server
         run_notes = [*ownership_notes(config, federation), *few_steps(config, server), *coded_weights(config)]
-        run_notes += without_head(config)
+        run_notes += without_effect(config)
         notes = list(texts([*image_notes(config, federation), *run_notes, *lines, *_said_by(parts)]))
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")

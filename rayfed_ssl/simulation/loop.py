@@ -39,7 +39,7 @@ from rayfed_ssl.simulation.checks import (
     no_bfloat16,
     ownership_notes,
     with_start,
-    without_head,
+    without_effect,
 )
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.last_outcomes import LastOutcomes
@@ -143,7 +143,7 @@ class RunLoop:
             self.cohort.commit()
         time_notes = clock_notes(self.clock, config, self.server) if self.clock else []
         run_notes = [*ownership_notes(config, self.federation), *few_steps(config, self.server), *coded_weights(config)]
-        run_notes += [*no_bfloat16(config, self.cohort.device), *without_head(config)]
+        run_notes += [*no_bfloat16(config, self.cohort.device), *without_effect(config)]
         own_notes = [*run_notes, *start_notes, *parts.notes(), *time_notes]
         notes = as_notes([*image_notes(config, self.federation), *own_notes])
         for note in notes:

@@ -447,9 +447,12 @@ def test_a_run_notes_keys_of_heads_that_its_network_lacks(tmp_path: Path) -> Non
         ("fedx", {"model__predictor": shape}, []),
         ("fedbyol", {"model__predictor": shape, "model__prototypes": 8}, ["prototypes"]),
         ("fedavg", {"objective__name": "swav", "model__prototypes": 8, "model__head_dropout": 0.5}, ["head_dropout"]),
-        ("fedavg_supervised", {"model__head_dropout": 0.5}, []),
-        ("fedae", {"model__patch_decoder__dim": 48}, ["patch_decoder"]),
-        ("fedmae", {}, []),
+        ("fedavg_supervised", {"model__head_dropout": 0.5}, ["projector"]),
+        ("fedavg_supervised", {"model__projector": {"dim": 64, "hidden": [128]}}, []),
+        ("fedpr", {"model__calibration": 8}, ["projector", "calibration"]),
+        ("fedsimclr", {"model__calibration": 8}, []),
+        ("fedae", {"model__patch_decoder__dim": 48}, ["projector", "patch_decoder"]),
+        ("fedmae", {}, ["projector"]),
     ):
         lines = without_head(tiny(method, **changes))
         assert [line.partition(" ")[0] for line in lines] == [f"model.{key}" for key in keys]
