@@ -25,7 +25,7 @@ from rayfed_ssl.settings.blocks import ResourcesConfig
 Resources = Mapping[str, float]
 EPSILON = 1e-6
 SILENT_S = 5.0  # a wait that takes longer is announced
-LOOK_S = 1.0  # between looks, during a wait, at whether a stop was asked for
+LOOK_S = 1  # between looks, during a wait, at whether a stop was asked for; Ray waits for whole seconds
 
 
 def plan(
@@ -248,7 +248,7 @@ def await_ready(
 
     def ready_within(seconds: float) -> bool:
         last = time.monotonic() + seconds
-        while not group.wait(max(0.0, min(LOOK_S, last - time.monotonic()))):
+        while not group.wait(max(0, min(LOOK_S, math.ceil(last - time.monotonic())))):
             if stopping():
                 reservation.release()
                 raise StoppedAtOnce(
