@@ -10,6 +10,7 @@ from rayfed_ssl.base.files import read_json, write_json
 from rayfed_ssl.base.schema import UserError
 
 SUMMARY = "summary.json"
+GONE_ON = "the run has gone on since its encoders were read, and nothing was written; try again when it has ended"
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
