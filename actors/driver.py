@@ -165,8 +165,8 @@ class Driver:
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
 
     def reserve_bundles(self, config: RunConfig) -> Reservation:
-        """Reserve the plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is
-        free.
+        """Reserve the plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is free.
+        Raises UserError, StoppedAtOnce among them.
         """
         wait_s, stopping = config.resources.wait_s, self.stop_wanted.is_set
         while True:
