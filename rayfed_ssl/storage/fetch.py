@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import first_line
-from rayfed_ssl.records.summary_file import GONE_ON, SUMMARY
+from rayfed_ssl.records.summary_file import SUMMARY, refuse_gone_on, summary_bytes
 from rayfed_ssl.storage.remote_files import download, files_below, has_credentials, upload
 
 _LEFT = re.compile(
@@ -91,7 +91,7 @@ class Remote:
         """Raise UserError if the run has gone on since ``folder`` was fetched: then it has another summary, or none. If
         the run was removed, :meth:`put` says so.
         """
-        here, found = folder / SUMMARY, None
+        found = None
         config, there = (f"{self.root}/{name}" for name in ("config.yaml", SUMMARY))
         try:
             missing = [info.type == fs.FileType.NotFound for info in self.system.get_file_info([config, there])]
@@ -102,8 +102,7 @@ class Remote:
                     found = file.read()
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{self.uri}: {SUMMARY} cannot be fetched ({first_line(error)})") from None
-        if found != (here.read_bytes() if here.exists() else None):
-            raise UserError(f"{self.uri}: {GONE_ON}")
+        refuse_gone_on(self.uri, summary_bytes(folder), found)
 
     def put(self, file: Path, name: str) -> None:
         """Copy ``file`` to the URI under ``name``. It replaces what another command has written there since
