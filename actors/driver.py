@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.experimental import internal_kv as kv
 
 from actors.client_process import StartedActors
@@ -33,6 +34,8 @@ from actors.plan import await_ready, free_nodes, living_nodes, reserve, what_is_
 from actors.pool import Pool
 from actors.shares import Reservation, restarted
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
+from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
@@ -94,7 +97,8 @@ class Driver:
         self.status = "waiting"
         self.result: Any = None
         self.stop_wanted = threading.Event()
-        if kv._internal_kv_exists(order.group, namespace=STOPS):
+        self.stop_noted = kv._internal_kv_exists(order.group, namespace=STOPS)
+        if self.stop_noted:
             self.stop_wanted.set()
         self.reconstructed = restarted()
         self.restarted = self.under_way = self.reconstructed or order.successor
@@ -151,7 +155,8 @@ class Driver:
 
     def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
         if self.begun is not None:
-            await_ready(self.plan, self.begun.reservation, config.resources.wait_s, self._say)
+            wait_s, stopping = config.resources.wait_s, self.stop_wanted.is_set
+            await_ready(self.plan, self.begun.reservation, wait_s, self._say, stopping)
             pool = Pool(self.plan, self.begun.reservation, self.begun.actors)
             self.begun = None  # they are the pool's
         else:
@@ -160,12 +165,15 @@ class Driver:
         return RayCohort(config, federation, ledger, pool, say=self._say, factory=self.order.factory)
 
     def reserve_bundles(self, config: RunConfig) -> Reservation:
-        """Reserve the plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is
-        free.
+        """Reserve the plan's bundles. A run under way that waited in vain goes on with fewer actors, on what is free.
+        Raises UserError, StoppedAtOnce among them.
         """
+        wait_s, stopping = config.resources.wait_s, self.stop_wanted.is_set
         while True:
             try:
-                return reserve(self.plan, config.resources.wait_s, self.order.group, self._say)
+                return reserve(self.plan, wait_s, self.order.group, self._say, stopping)
+            except StoppedAtOnce:
+                raise
             except UserError as error:
                 if not self.under_way or self.plan.actors == 1:
                     raise
@@ -191,12 +199,20 @@ class Driver:
         """Where the run stands: ``Update``'s status, and the current round."""
         return self.status, self._reached()
 
-    def stop(self) -> None:
-        """End after the current round, with a checkpoint; a restarted driver ends at the newest one."""
-        known = self.stop_wanted.is_set()
+    def stop(self) -> str | None:
+        """End after the current round, with a checkpoint; a restarted driver ends at the newest one. Returns why a
+        restarted one would not know of it; None if it would.
+        """
         self.stop_wanted.set()
-        if not known:
+        if self.stop_noted:
+            return None
+        self.stop_noted = True  # now: the attempt may take long, and a second one would take another thread
+        try:
             kv._internal_kv_put(self.order.group, b"", namespace=STOPS)
+        except RayError as error:
+            self.stop_noted = False
+            return in_one_line(error)
+        return None
 
     def target(self) -> tuple[str, int]:
         """The run's folder or URI, and its number of rounds."""

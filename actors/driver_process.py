@@ -45,8 +45,8 @@ class DriverProcess:
     def state(self) -> tuple[str, int]:
         return self.driver.state()
 
-    def stop(self) -> None:
-        self.driver.stop()
+    def stop(self) -> str | None:
+        return self.driver.stop()
 
     def target(self) -> tuple[str, int]:
         return self.driver.target()

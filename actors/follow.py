@@ -24,6 +24,7 @@ from actors.plan import planned
 from actors.session import NAMESPACE, Session, check_paths, cluster_address, connect, in_job
 from actors.shares import Plan, discard, environment, trial_group
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
@@ -189,14 +190,14 @@ class DriverDeaths:
         if getattr(error, "actor_init_failed", False):
             raise error
         self.any = True
-        self.reasons.append(" ".join(str(error).split()))
+        self.reasons.append(in_one_line(error, REASON))
         if len(self.reasons) > RESTARTS:
             raise UserError(
                 f"resources: the run's driver died {len(self.reasons)} times in a row, the last time of: "
-                f"{self.reasons[-1][:REASON]}; free memory, or ask for fewer actors, and --resume"
+                f"{self.reasons[-1]}; free memory, or ask for fewer actors, and --resume"
             ) from None
         pause = PAUSE_S * 2 ** (len(self.reasons) - 1)
-        self.say(f"the driver's process died ({self.reasons[-1][:REASON]}); another starts in {pause:g} s")
+        self.say(f"the driver's process died ({self.reasons[-1]}); another starts in {pause:g} s")
         time.sleep(pause)
 
 
@@ -338,21 +339,26 @@ def attach(name: str, report: Report) -> tuple[dict[str, Any], str, int]:
         return update.result, where, rounds
 
 
-def stop(name: str) -> bool:
-    """Have a detached run end after its round, with a checkpoint. Returns whether it goes on until then, and has not
-    ended before. Raises UserError if its driver cannot be reached.
+def stop(name: str) -> tuple[str, str | None]:
+    """Have a detached run end after its round, with a checkpoint.
+
+    Returns:
+        ``Update``'s status, and why a driver that Ray starts in place of this one would not know that it is to stop;
+            None if it would.
+    Raises:
+        UserError: its driver cannot be reached.
     """
     with connect(cluster_address("stop")):
         driver = find(name)
         try:
-            _, (status, _) = ray.get([driver.stop.remote(), driver.state.remote()], timeout=STOP_S)
+            why_not_noted, (status, _) = ray.get([driver.stop.remote(), driver.state.remote()], timeout=STOP_S)
         except GetTimeoutError:
             raise UserError(f"{name}: its driver gave no answer within {STOP_S:g} s; try again") from None
         except DEATHS as error:
             raise UserError(_gone(name, error)) from None
-    return status not in OVER
+    return status, why_not_noted
 
 
 def _gone(name: str, error: Exception) -> str:
-    reason = " ".join(str(error).split())[:REASON]
+    reason = in_one_line(error, REASON)
     return f"{name}: its driver died ({reason}); run --resume on its folder goes on from the newest checkpoint"

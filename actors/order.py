@@ -13,8 +13,8 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
 
-RESTARTS = 4  # of the driver in a row, without a finished round in between
 OVER = ("done", "failed")  # the statuses of an ``Update`` after which there is no other
+RESTARTS = 4  # of the driver in a row, without a finished round in between
 PAUSE_S = 2.0  # before the first of them; doubled before each further one where the command starts them
 
 

@@ -8,6 +8,7 @@ is the driver's, every other bundle a client actor's (Ray does not count an empt
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,12 +18,14 @@ from ray._private.utils import get_num_cpus
 
 from actors.shares import KIND, Plan, Reservation, request_bundles, trial_group
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.settings.blocks import ResourcesConfig
 
 Resources = Mapping[str, float]
 EPSILON = 1e-6
 SILENT_S = 5.0  # a wait that takes longer is announced
+LOOK_S = 1  # between looks, during a wait, at whether a stop was asked for; Ray waits for whole seconds
 
 
 def plan(
@@ -208,32 +211,57 @@ def planned(config: RunConfig) -> Plan:
     return plan(config.resources, config.cohort_size, living_nodes(), ceiling)
 
 
-def reserve(plan: Plan, wait_s: float, name: str = "", say: Callable[[str], None] = lambda line: None) -> Reservation:
+def reserve(
+    plan: Plan,
+    wait_s: float,
+    name: str = "",
+    say: Callable[[str], None] = lambda line: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Reservation:
     """A placement group for the plan's actors that is ready; in a Tune trial the trial's own. See
     :func:`await_ready`.
     """
-    return await_ready(plan, request_bundles(plan, name), wait_s, say)
+    return await_ready(plan, request_bundles(plan, name), wait_s, say, stopping)
 
 
 def await_ready(
-    plan: Plan, reservation: Reservation, wait_s: float, say: Callable[[str], None] = lambda line: None
+    plan: Plan,
+    reservation: Reservation,
+    wait_s: float,
+    say: Callable[[str], None] = lambda line: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Reservation:
     """The reservation, once it is ready; a Tune trial's own is ready already.
 
     Args:
         wait_s: how long to wait for others to finish, or for an autoscaler to start nodes.
         say: gets a line that says what is awaited, if that takes long.
+        stopping: ends the wait once it returns True.
     Raises:
+        StoppedAtOnce: ``stopping`` returned True before it was ready.
         UserError: it did not become ready in time; the text says what was awaited and what is free.
     """
     group = reservation.group
     if group is None or not reservation.owned:
         return reservation
     awaited, patience = f"{plan.actors} x {describe(plan.cpus, plan.gpus)}", max(wait_s, 1.0)
-    if not group.wait(min(SILENT_S, patience)):
+
+    def ready_within(seconds: float) -> bool:
+        last = time.monotonic() + seconds
+        while not group.wait(max(0, min(LOOK_S, math.ceil(last - time.monotonic())))):
+            if stopping():
+                reservation.release()
+                raise StoppedAtOnce(
+                    f"stopped at once, while it waited for {awaited}; --resume continues what was saved"
+                )
+            if time.monotonic() >= last:
+                return False
+        return True
+
+    if not ready_within(min(SILENT_S, patience)):
         if patience > SILENT_S:
             say(f"waiting up to {wait_s:g} s for {awaited}; free now: {free_now()}")
-        if not group.wait(max(patience - SILENT_S, 0.0)):
+        if not ready_within(max(patience - SILENT_S, 0.0)):
             free = free_now()
             reservation.release()
             raise UserError(

@@ -21,7 +21,7 @@ import typer
 from typer.exceptions import TyperException
 
 from rayfed_ssl.base.text import printable
-from rayfed_ssl.base.user_error import UserError
+from rayfed_ssl.base.user_error import StoppedAtOnce, UserError
 from rayfed_ssl.commands.compare import compare
 from rayfed_ssl.commands.config import config
 from rayfed_ssl.commands.detached import attach, stop
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TyperException as error:
         sys.exit(_say_and_status(_usage(error), 2))
     except UserError as error:
-        sys.exit(_say_and_status(_with_notes(error), 2))
+        sys.exit(_say_and_status(_with_notes(error), STOPPED if isinstance(error, StoppedAtOnce) else 2))
     except KeyboardInterrupt:
         sys.exit(_say_and_status(interrupted(signal.SIGINT), STOPPED))
     except RuntimeError as error:

@@ -140,6 +140,16 @@ def test_a_run_that_ended_with_its_signal_has_the_signals_status(capsys: pytest.
     assert capsys.readouterr().err == "all of it ended\n"
 
 
+def test_who_attaches_to_a_run_that_was_stopped_at_once_ends_with_130(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise StoppedAtOnce("stopped at once, while it waited")
+
+    monkeypatch.setattr("actors.follow.attach", stopped)
+    assert call("attach", "fedsc") == (130, "", "stopped at once, while it waited\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_any_command_says_that_a_signal_ended_it(
     number: signal.Signals, call: Call, monkeypatch: pytest.MonkeyPatch

@@ -20,11 +20,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.messages import ClientError
+from rayfed_ssl.models.exported import NoEncoder, exported_by
 from rayfed_ssl.simulation import loop, reevaluation
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.storage.checkpoint import MARKER
-from rayfed_ssl.storage.fetch import at_hand
+from rayfed_ssl.storage.fetch import at_hand, renewing
 from rayfed_ssl.storage.mirror import Mirror, mirrored, place, wanted
 from rayfed_ssl.storage.remote_files import has_credentials
 from tests.places import ROOT
@@ -543,6 +544,31 @@ def test_a_run_that_is_removed_at_its_uri_while_it_is_evaluated_does_not_come_ba
     with pytest.raises(UserError, match=f"^{uri}: found no run any more; .*, and evaluation.json was not written$"):
         removing()
     assert not run.exists()
+
+
+def test_what_a_copy_lacks_is_said_of_the_run_at_its_uri(tmp_path: Path) -> None:
+    write(tmp_path / "run", "config.yaml")
+    uri = f"file://{tmp_path}/run"
+    with pytest.raises(NoEncoder, match=f"^{uri}: found no encoder in {uri}/encoder; "), at_hand(uri) as folder:
+        exported_by(folder)
+
+
+@pytest.mark.parametrize("after", [None, "the summary of a longer run"])
+def test_what_is_measured_of_a_run_at_a_uri_that_has_gone_on_is_not_written_there(
+    after: str | None, tmp_path: Path
+) -> None:
+    """Neither while it goes on, nor once it has ended again."""
+    run, uri = tmp_path / "run", f"file://{tmp_path}/run"
+    write(run, "config.yaml", "summary.json")
+    with at_hand(uri) as folder:
+        renew = renewing(uri, folder, "evaluation.json")
+        renew()
+        (run / "summary.json").unlink()
+        if after is not None:
+            (run / "summary.json").write_text(after)
+        for _ in range(2):  # the copy is as old as before
+            with pytest.raises(UserError, match=f"^{uri}: the run has gone on since its encoders were read"):
+                renew()
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.text import in_one_line
 from rayfed_ssl.records.comparison import Comparison
 from rayfed_ssl.records.comparison_choice import Selection, asked_before, selected
 from rayfed_ssl.records.comparison_files import write
@@ -126,7 +127,7 @@ def _run_here(
         except Exception as error:
             failure.keep(run, error)
             entry.status = "failed"
-            say(f"{entry.name} failed: {' '.join(str(error).split()) or type(error).__name__} ({run / failure.ERROR})")
+            say(f"{entry.name} failed: {in_one_line(error)} ({run / failure.ERROR})")
         book.save()
         ended(trial_ended(sweep, book, entry))
     return book

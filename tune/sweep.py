@@ -337,11 +337,11 @@ def trial_line(sweep: Sweep, book: Book, entry: Entry) -> str:
     seed = f" repeat {entry.repetition}" if sweep.settings.repeat > 1 else ""
     point = scheduled(book.folder / entry.name, entry.point)
     shown = "  ".join(f"{key}={value}" for key, value in point.items())
-    measured = "-" if value is None else four_digits(value)
+    scored = "-" if value is None else four_digits(value)
     if entry.status == "stopped" and entry.reports:
-        measured += f" at round {entry.reports[-1][0]}"
+        scored += f" at round {entry.reports[-1][0]}"
     status = "interrupted" if entry.status == "waiting" else entry.status
-    line = f"{entry.name}  {status}  {sweep.settings.metric} {measured}  {shown}{seed}"
+    line = f"{entry.name}  {status}  {sweep.settings.metric} {scored}  {shown}{seed}"
     if entry.status == "diverged" and (summary := book.summary(entry)) is not None:
         line += f": {summary['diverged']['reason']}"
     return line

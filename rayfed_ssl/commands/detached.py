@@ -29,8 +29,13 @@ def attach(run: Annotated[str, typer.Argument(help="The name of a run that was s
 def stop(run: Annotated[str, typer.Argument(help="The name of a run that was started with --detach.")]) -> None:
     """End a detached run after the round in hand, with a checkpoint."""
     from actors import follow
+    from actors.order import OVER
 
-    if follow.stop(run):
-        print(f"{run} stops after its round, with a checkpoint; watch it with: rayfed-ssl attach {run}")
-    else:
+    status, why_not_noted = follow.stop(run)
+    if status in OVER:
         print(f"{run} has ended before; see how with: rayfed-ssl attach {run}")
+        return
+    when = "before its next round" if status == "waiting" else "after its round, with a checkpoint"
+    if why_not_noted is not None:
+        when += f", unless its driver dies before: Ray's head did not note it ({why_not_noted})"
+    print(f"{run} stops {when}; watch it with: rayfed-ssl attach {run}")

@@ -28,3 +28,20 @@ def known_summary(folder: Path) -> dict[str, Any]:
 def write_summary(folder: Path, summary: Mapping[str, object]) -> None:
     """Write ``summary.json`` atomically."""
     write_json(folder / SUMMARY, summary)
+
+
+def summary_bytes(folder: Path) -> bytes | None:
+    """``summary.json`` as it is, which a run that goes on removes; None if there is none."""
+    path = folder / SUMMARY
+    return path.read_bytes() if path.exists() else None
+
+
+def refuse_gone_on(where: object, before: bytes | None, now: bytes | None) -> None:
+    """Raise UserError if the :func:`summary_bytes` of the run at a place are others now than before its encoders were
+    read.
+    """
+    if before != now:
+        raise UserError(
+            f"{where}: the run has gone on since its encoders were read, and nothing was written; try again when it "
+            "has ended"
+        )

@@ -185,6 +185,18 @@ def _few_own(config: RunConfig, federation: Federation) -> Iterator[Note]:
         )
 
 
+def settings_notes(
+    config: RunConfig, federation: Federation, server: MethodServer[Any], device: str | None = None
+) -> list[Note | str]:
+    """Lines on settings that do not suit the images, have no effect, or change what is sent.
+
+    Args:
+        device: the cohort's, if it is known.
+    """
+    notes = [*ownership_notes(config, federation), *few_steps(config, server), *coded_weights(config)]
+    return [*notes, *([] if device is None else no_bfloat16(config, device)), *without_effect(config)]
+
+
 def ownership_notes(config: RunConfig, federation: Federation) -> list[Note | str]:
     """Lines on images that belong together and are dealt to several clients (those of one client folder, or of one
     patient), and on images that all have one owner.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache, partial
 from pathlib import Path
 
@@ -57,4 +56,4 @@ def export_encoders(folder: Path, config: RunConfig, encoders: list[EvaluatedEnc
         with disk_errors():
             write = partial(readable_as_usual, write=partial(save_file, values))
             replace_file(folder / "encoder" / f"{name}.safetensors", write)
-        write_json(folder / "encoder" / f"{name}.json", json.loads(json.dumps(description)))
+        write_json(folder / "encoder" / f"{name}.json", description)

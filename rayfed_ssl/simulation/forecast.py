@@ -38,16 +38,7 @@ from rayfed_ssl.methods.parts.tasks import TaskConfig
 from rayfed_ssl.models.network import Network
 from rayfed_ssl.objectives import build as build_objective
 from rayfed_ssl.simulation.assembly import RunParts, rehearse
-from rayfed_ssl.simulation.checks import (
-    check_run,
-    coded_weights,
-    describe,
-    few_steps,
-    image_notes,
-    ownership_notes,
-    with_start,
-    without_effect,
-)
+from rayfed_ssl.simulation.checks import check_run, describe, image_notes, settings_notes, with_start
 from rayfed_ssl.simulation.memory import Estimate, Room, check_fits, estimate, free_memory
 from rayfed_ssl.simulation.timing import workloads
 from rayfed_ssl.simulation.worker import Worker
@@ -123,9 +114,8 @@ def forecast(config: RunConfig, say: Callable[[str], object] = lambda line: None
         check_run(config, federation)
         parts, lines = rehearse(config, federation)
         server = parts.server
-        run_notes = [*ownership_notes(config, federation), *few_steps(config, server), *coded_weights(config)]
-        run_notes += without_effect(config)
-        notes = list(texts([*image_notes(config, federation), *run_notes, *lines, *_said_by(parts)]))
+        of_settings = settings_notes(config, federation, server)
+        notes = list(texts([*image_notes(config, federation), *of_settings, *lines, *_said_by(parts)]))
         if config.system is not None:
             notes.append("bytes and time are those of a run in which no client is late or lost")
         kept, free = estimate(config, federation), free_memory()
@@ -172,7 +162,7 @@ def _traffic(
     config: RunConfig, federation: Federation, server: MethodServer[Any], plugins: dict[str, ServerPlugin[Any]]
 ) -> Traffic | None:
     """Bytes of the whole run; None if the method, a plug-in or the schedule does not know them."""
-    if config.server.schedule != "sync":
+    if _buffered(config):
         return None
     total, met = Traffic(0, 0), set[int]()
     for t in range(config.train.rounds + 1):

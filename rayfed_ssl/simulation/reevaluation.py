@@ -35,6 +35,7 @@ from rayfed_ssl.models.network import Network
 from rayfed_ssl.models.transform import Transform
 from rayfed_ssl.models.values import load_values, read_safetensors
 from rayfed_ssl.records.paired import MEAN, OVER, paired_scores
+from rayfed_ssl.records.summary_file import refuse_gone_on, summary_bytes
 from rayfed_ssl.records.tables import EVALUATION, OTHERS
 from rayfed_ssl.records.trained_image_digests import FILE as TRAINED
 from rayfed_ssl.records.trained_image_digests import among_trained, read_trained
@@ -95,11 +96,12 @@ def reevaluate(
         paired image by image. ``other data`` holds the same for images other than the run's, by their title, the newest
         last, with ``images``: their source, digest, numbers, notes, and largest class if naming it scores high.
     Raises:
-        UserError: no encoder there, an unknown protocol or change, images that are gone, a run removed meanwhile.
+        UserError: no encoder there, an unknown protocol or change, images that are gone, a run that went on meanwhile.
     """
     own = load_untrusted(of_run(run), trust_imports=trust_imports)  # protocols may be among its imports
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
         raise UserError(PROTOCOLS.unknown("--protocol", unknown[0]))
+    summary = summary_bytes(run)
     with naming_checkpoint(run):
         encoders = exported_by(run)
     _check_asked(run, other=data is not None, exclude_trained=exclude_trained)
@@ -109,14 +111,13 @@ def reevaluate(
     if data is None:
         federation, images = _own_images(run, config), None
     else:
-        federation, images = _other_images(run, config, data, exclude_trained)
-        if not protocols and not config.evaluation.labelled and (federation.dataset.test.labels >= 0).any():
-            images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
+        federation, images = _other_images(run, config, data, exclude_trained, chosen=bool(protocols))
     measured = measure(config, federation, encoders, data)
     found = measured.document if images is None else {"images": images, **measured.document}
     protocols = config.evaluation.protocols
     with rewriting(run / EVALUATION) as write:  # another command may have added to it since
         renew()
+        refuse_gone_on(run, summary, summary_bytes(run))
         known = with_untrained(earlier(run / EVALUATION), _began(config, encoders))
         found = added(known, found, protocols) if data is None else _beside(known, _name(data, found), found, protocols)
         write(found)
@@ -145,10 +146,10 @@ def _check_asked(run: Path, *, other: bool, exclude_trained: bool) -> None:
 
 
 def _other_images(
-    run: Path, config: RunConfig, data: SourceConfig, exclude_trained: bool
+    run: Path, config: RunConfig, data: SourceConfig, exclude_trained: bool, *, chosen: bool
 ) -> tuple[Federation, dict[str, Any]]:
     """A data set that no client holds, in the run's size and channels and, unless its block sets its own, with the
-    run's fit, background, range and bands; and notes on it.
+    run's fit, background, range and bands; and notes on it. ``chosen``: whether protocols were named for it.
     """
     form: dict[str, Any] = {"image_size": config.data.image_size, "channels": config.data.channels}
     free = ("fit", "background", "range")
@@ -180,7 +181,10 @@ def _other_images(
         *trained,
         *(Note(layout_in_block(note.text, {"name": data.name, **source}, "--data "), note.public) for note in found),
     ]
-    return Federation(dataset, (), None, None, ()), {**said, "notes": [], **recorded_notes(notes)}
+    images: dict[str, Any] = {**said, "notes": [], **recorded_notes(notes)}
+    if not (chosen or config.evaluation.labelled) and (dataset.test.labels >= 0).any():
+        images["notes"].append("these images have labels: --protocol knn, linear or fewshot measures by them")
+    return Federation(dataset, (), None, None, ()), images
 
 
 def _seen(run: Path, dataset: Dataset, exclude: bool) -> tuple[Dataset, list[Note]]:

@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import first_line
+from rayfed_ssl.records.summary_file import SUMMARY, refuse_gone_on, summary_bytes
 from rayfed_ssl.storage.remote_files import download, files_below, has_credentials, upload
 
 _LEFT = re.compile(
@@ -86,6 +87,23 @@ class Remote:
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{self.uri}: {name} cannot be fetched ({first_line(error)})") from None
 
+    def refuse_gone_on(self, folder: Path) -> None:
+        """Raise UserError if the run has gone on since ``folder`` was fetched: then it has another summary, or none. If
+        the run was removed, :meth:`put` says so.
+        """
+        found = None
+        config, there = (f"{self.root}/{name}" for name in ("config.yaml", SUMMARY))
+        try:
+            missing = [info.type == fs.FileType.NotFound for info in self.system.get_file_info([config, there])]
+            if missing[0]:
+                return
+            if not missing[1]:
+                with self.system.open_input_stream(there) as file:
+                    found = file.read()
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"{self.uri}: {SUMMARY} cannot be fetched ({first_line(error)})") from None
+        refuse_gone_on(self.uri, summary_bytes(folder), found)
+
     def put(self, file: Path, name: str) -> None:
         """Copy ``file`` to the URI under ``name``. It replaces what another command has written there since
         :meth:`renew`, because pyarrow's file systems have no conditional write. Raises UserError if it cannot be
@@ -102,19 +120,25 @@ class Remote:
 
 
 def renewing(where: str | None, folder: Path, name: str) -> Callable[[], None]:
-    """A function that copies a file of the run at the URI ``where`` into ``folder`` again (:meth:`Remote.renew`). If
-    ``where`` is no URI, the function does nothing.
+    """A function that copies a file of the run at the URI ``where`` into ``folder`` again (:meth:`Remote.renew`), and
+    raises UserError if the run has gone on. If ``where`` is no URI, the function does nothing.
     """
     if where is None or not is_uri(where):
         return lambda: None
     remote = Remote(where)
-    return lambda: remote.renew(folder, name)
+
+    def renew() -> None:
+        remote.refuse_gone_on(folder)
+        remote.renew(folder, name)
+
+    return renew
 
 
 @contextmanager
 def at_hand(where: str, wanted: Callable[[str], bool] = is_kept, put_back: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yields the run folder at ``where``. For a URI it is a temporary copy, which is removed at the end of the context.
-    Before that, its files that ``put_back`` names are copied to the URI, unless an exception was raised.
+    Before that, its files that ``put_back`` names are copied to the URI, unless an exception was raised. The line of a
+    UserError names the URI in place of the copy.
     """
     if not is_uri(where):
         yield Path(where).expanduser()
@@ -123,7 +147,11 @@ def at_hand(where: str, wanted: Callable[[str], bool] = is_kept, put_back: tuple
     with tempfile.TemporaryDirectory(prefix="rayfed-ssl-read-") as name:
         folder = Path(name)
         remote.fetch(folder, wanted)
-        yield folder
+        try:
+            yield folder
+        except UserError as error:
+            error.args = (str(error).replace(name, where.rstrip("/")),)
+            raise
         for file in put_back:
             if (folder / file).exists():
                 remote.put(folder / file, file)

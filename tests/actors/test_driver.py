@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import OutOfMemoryError
+from ray.exceptions import OutOfMemoryError, RpcError
 from ray.util.placement_group import placement_group_table
 
 from actors import driver as module
@@ -210,6 +210,25 @@ def test_who_comes_after_a_driver_knows_that_it_was_asked_to_stop(
     first.stop()
     assert driver("one").stop_wanted.is_set()
     assert not driver("another").stop_wanted.is_set()
+
+
+def test_a_driver_whose_head_does_not_answer_stops_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It tells who asked, and has the head note the next request."""
+    driver, _ = scripted(monkeypatch, tmp_path, [], [])
+    driver.order.group = "mine"  # type: ignore[misc]
+    driver.stop_noted, noted, asleep = False, list[str](), [True]
+
+    def put(run: str, value: bytes, *, namespace: str) -> None:
+        if asleep:
+            raise RpcError("RPC error:\n  Deadline Exceeded")
+        noted.append(run)
+
+    monkeypatch.setattr(module.kv, "_internal_kv_put", put)
+    assert driver.stop() == "RPC error: Deadline Exceeded"
+    assert driver.stop_wanted.is_set()
+    asleep.clear()
+    assert [driver.stop(), driver.stop()] == [None, None]
+    assert noted == ["mine"]
 
 
 def test_actors_that_were_started_for_nothing_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

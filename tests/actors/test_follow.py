@@ -50,14 +50,28 @@ def test_a_driver_that_does_not_hear_is_one_line(monkeypatch: pytest.MonkeyPatch
         follow.stop("mine")
 
 
-@pytest.mark.parametrize(("status", "said"), [("running", "it stops after its round"), ("done", "it has ended before")])
-def test_who_stops_is_told_if_the_run_has_ended(
-    status: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+UNNOTED = "RPC error: Deadline Exceeded"
+
+
+@pytest.mark.parametrize(
+    ("status", "unnoted", "said"),
+    [
+        ("running", None, "it stops after its round, with a checkpoint; watch it with: rayfed-ssl attach it"),
+        ("waiting", None, "it stops before its next round; watch it with: rayfed-ssl attach it"),
+        (
+            "running", UNNOTED, "it stops after its round, with a checkpoint, unless its driver dies before: Ray's "
+            f"head did not note it ({UNNOTED}); watch it with: rayfed-ssl attach it",
+        ),
+        ("done", UNNOTED, "it has ended before; see how with: rayfed-ssl attach it"),
+    ],
+)  # fmt: skip
+def test_who_stops_is_told_when_the_run_stops(
+    status: str, unnoted: str | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unreachable(monkeypatch, GetTimeoutError("never"))
-    monkeypatch.setattr(follow.ray, "get", lambda *_, **__: [None, (status, 3)])
+    monkeypatch.setattr(follow.ray, "get", lambda *_, **__: [unnoted, (status, 3)])
     stop("it")
-    assert capsys.readouterr().out.startswith(said)
+    assert capsys.readouterr().out == f"{said}\n"
 
 
 def leaving(monkeypatch: pytest.MonkeyPatch, *updates: Update) -> list[object]:

@@ -19,6 +19,7 @@ from actors.plan import reserve, what_is_left
 from actors.pool import Pool
 from actors.shares import Plan, Reservation
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.settings.blocks import ResourcesConfig
 from rayfed_ssl.simulation.progress import Progress
 from tests.cluster.processes import until
@@ -40,6 +41,52 @@ def test_a_long_wait_says_once_what_is_awaited(ray_session: ModuleType, monkeypa
     monkeypatch.setattr(plans, "SILENT_S", 30.0)
     reserve(Plan(1, cpus=0.5, gpus=0.0, threads=1, strategy="PACK"), 30, say=said.append).release()
     assert not said
+    with pytest.raises(StoppedAtOnce):
+        reserve(too_much, 600, "nobody's", stopping=lambda: True)
+    with pytest.raises(ValueError, match="nobody's"):
+        ray_session.util.get_placement_group("nobody's")
+
+
+class Awaited:
+    """A reservation whose bundles others hold for ever; a wait for them takes no time."""
+
+    owned = True
+
+    def __init__(self) -> None:
+        self.group, self.released = self, False
+        self.waits: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return False
+
+    def release(self) -> None:
+        self.released = True
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_stop_ends_the_wait_for_bundles(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at it waits a whole second: Ray cuts off fractions, so half a second would be none."""
+    monkeypatch.setattr(plans, "SILENT_S", 0.5)
+    awaited: Any = Awaited()
+    with pytest.raises(StoppedAtOnce, match=r"^stopped at once, while it waited for 4 x 1 CPU, 0\.5 GPU; --resume"):
+        plans.await_ready(FOUR, awaited, 600, stopping=lambda: len(awaited.waits) >= after)
+    assert (awaited.waits, awaited.released) == ([1] * after, True)
+
+
+def test_a_run_under_way_that_is_stopped_while_it_waits_does_not_go_on_with_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    awaited = Awaited()
+    monkeypatch.setattr(plans, "request_bundles", lambda plan, name: awaited)
+    driver = Driver.__new__(Driver)
+    order: Any = type("Order", (), {"config": tiny("fedsimclr", resources__wait_s=600), "group": "a"})
+    driver.order, driver.plan, driver.under_way, driver.reported = order, FOUR, True, ProgressLog()
+    driver.stop_wanted = threading.Event()
+    driver.stop_wanted.set()
+    with pytest.raises(StoppedAtOnce):
+        driver.reserve_bundles(order.config)
+    assert (awaited.waits, awaited.released) == ([1], True)
 
 
 def test_what_is_left_keeps_the_shares() -> None:
@@ -57,7 +104,7 @@ def test_only_a_run_under_way_goes_on_with_fewer(
 ) -> None:
     asked: list[int] = []
 
-    def reserved(plan: Plan, wait_s: float, name: str, say: Any) -> Reservation:
+    def reserved(plan: Plan, wait_s: float, name: str, say: Any, stopping: Any) -> Reservation:
         asked.append(plan.actors)
         if plan.actors > 2:
             raise UserError("resources.wait_s: waited 9 s")
@@ -128,7 +175,7 @@ def test_a_run_under_way_shrinks_until_it_has_a_place_or_even_one_actor_has_none
 ) -> None:
     asked: list[int] = []
 
-    def reserved(plan: Plan, wait_s: float, name: str, say: Any) -> Reservation:
+    def reserved(plan: Plan, wait_s: float, name: str, say: Any, stopping: Any) -> Reservation:
         asked.append(plan.actors)
         if plan.actors > most:
             raise UserError("resources.wait_s: waited 9 s")
@@ -141,6 +188,7 @@ def test_a_run_under_way_shrinks_until_it_has_a_place_or_even_one_actor_has_none
     for most, expected in ((2, [4, 3, 2]), (0, [4, 3, 2, 1])):
         driver = Driver.__new__(Driver)
         driver.order, driver.plan, driver.under_way, driver.reported = order, FOUR, True, ProgressLog()
+        driver.stop_wanted = threading.Event()
         asked.clear()
         if most:
             driver.reserve_bundles(order.config)

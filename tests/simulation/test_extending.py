@@ -97,6 +97,18 @@ def test_what_the_shorter_run_was_evaluated_at_in_the_end_is_kept(tmp_path: Path
     assert all(of_both[key] == value for key, value in ended.items())
 
 
+def test_what_is_measured_of_an_encoder_that_a_run_trains_further_is_not_written(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_locally(tiny("fedsimclr", train__rounds=1), run)
+
+    def extend() -> None:  # while it is measured
+        run_locally(tiny("fedsimclr", train__rounds=2), run, resume=True)
+
+    with pytest.raises(UserError, match=f"^{run}: the run has gone on since its encoders were read, and nothing was"):
+        reevaluate(run, renew=extend)
+    assert not (run / "evaluation.json").exists()
+
+
 REFUSED = {
     "fewer rounds": ("fedsimclr", {}, 1, {}, "train.rounds: found 1; "),
     "a schedule over all rounds": (

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -64,8 +65,21 @@ class FakePool:
         self.slots, self.closed = [], True
 
 
-def begun(folder: Path, made: Sweep, monkeypatch: pytest.MonkeyPatch, outcomes: list[Any]) -> tuple[Trial, list[bool]]:
-    """A trial in this process whose runs take a cohort, reach a round and end as told; which of them were resumed."""
+DONE = {"rounds": 9, "status": "complete"}
+KEYS = {LR: 0.1, "trial": 0}
+
+
+def begun(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcomes: list[Any],
+    meanwhile: Callable[[Path], None] = lambda folder: None,
+) -> tuple[Trial, list[bool]]:
+    """A trial in this process whose runs take a cohort, reach a round and end as told; which of them were resumed.
+
+    Args:
+        meanwhile: called with the run folder before a run ends.
+    """
     resumed: list[bool] = []
     FakePool.made = []
 
@@ -76,6 +90,7 @@ def begun(folder: Path, made: Sweep, monkeypatch: pytest.MonkeyPatch, outcomes: 
         (folder / "config.yaml").touch()
         connect(config, None, None)
         report(Progress(round, 9, "round"))
+        meanwhile(folder)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome  # type: ignore[no-any-return]
@@ -85,19 +100,20 @@ def begun(folder: Path, made: Sweep, monkeypatch: pytest.MonkeyPatch, outcomes: 
     monkeypatch.setattr(module, "planned", lambda config: SLOTS.plan)
     monkeypatch.setattr(module, "reserve", lambda plan, wait_s, say: None)
     monkeypatch.setattr(module, "WatchedCohort", lambda config, federation, ledger, pool, **how: (pool, how))
+    monkeypatch.setattr(module, "end_at_sigterm", lambda: None)  # of a process of its own
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     trial = Trial.__new__(Trial)
-    trial.order = TrialOrder(made, folder, str(Path.cwd()), ("tune",), 3)
-    trial.sweep, trial.pool, trial._trial_info = made, None, SimpleNamespace(trial_name="trial-00000")
-    trial._take({LR: 0.1, "trial": 0})
+    trial._trial_info = SimpleNamespace(trial_name="trial-00000")
+    trial.setup(KEYS, TrialOrder(sweep(folder), folder, str(Path.cwd()), ("tune",), 3))
     return trial, resumed
 
 
 def test_a_trial_that_lost_its_actors_goes_back_to_its_checkpoint_with_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = sweep(tmp_path)
-    trial, resumed = begun(tmp_path, made, monkeypatch, [(4, StateLost("all actors lost")), (9, {"rounds": 9})])
-    assert trial._drive(made.config_of({})) == {"rounds": 9}
+    trial, resumed = begun(tmp_path, monkeypatch, [(4, StateLost("all actors lost")), (9, DONE)])
+    assert trial.step() == {"round": 9, "done": True}
     assert resumed == [False, True]
     first, second = FakePool.made
     assert (first.closed, second.closed) == (True, False)
@@ -109,20 +125,20 @@ def test_a_trial_that_lost_its_actors_goes_back_to_its_checkpoint_with_new_ones(
 
 
 def test_a_late_evaluation_takes_no_round_of_a_trial_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial, _ = begun(tmp_path, sweep(tmp_path), monkeypatch, [])
-    for round in (6, 5):
-        trial._report(Progress(round, 9, "a line"))
+    trial, _ = begun(tmp_path, monkeypatch, [(6, StateLost("lost")), (5, DONE)])
+    trial.step()
     assert trial.reached == 6
 
 
 def test_a_trial_does_not_go_on_with_a_pool_that_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = sweep(tmp_path)
-    trial, _ = begun(tmp_path, made, monkeypatch, [(9, {"rounds": 9})] * 3)
-    trial._drive(made.config_of({}))
-    trial._drive(made.config_of({}))
+    trial, _ = begun(tmp_path, monkeypatch, [(9, DONE)] * 3)
+    trial.step()
+    trial.reset_config(KEYS)
+    trial.step()
     assert len(FakePool.made) == 1  # warm
     FakePool.made[0].slots = []
-    trial._drive(made.config_of({}))
+    trial.reset_config(KEYS)
+    trial.step()
     assert len(FakePool.made) == 2
     assert FakePool.made[0].closed
 
@@ -155,25 +171,25 @@ def test_schedulers_see_the_mean_that_the_summary_has_where_clients_share_an_enc
 
 
 def test_a_trial_gives_up_after_losses_in_a_row_not_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = sweep(tmp_path)
     lost = [(round, StateLost("lost")) for round in (1, 2, 3, 4, 5)]
-    trial, resumed = begun(tmp_path, made, monkeypatch, [*lost, (9, {"rounds": 9})])
-    trial._drive(made.config_of({}))
+    trial, resumed = begun(tmp_path, monkeypatch, [*lost, (9, DONE)])
+    trial.step()
     assert len(resumed) == 6
-    trial, resumed = begun(tmp_path, made, monkeypatch, [(4, StateLost("lost"))] * 9)
+    trial, resumed = begun(tmp_path, monkeypatch, [(4, StateLost("lost"))] * 9)
     with pytest.raises(UserError, match="lost, 3 times in a row"):
-        trial._drive(made.config_of({}))
+        trial.step()
     assert len(resumed) == 3
 
 
 def test_a_trial_that_completes_has_not_failed_whatever_lies_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial, _ = begun(tmp_path, sweep(tmp_path), monkeypatch, [(9, {"rounds": 9, "status": "complete"})])
-    monkeypatch.setattr(trial, "_report", lambda progress: failure.keep(trial.folder, OSError("of another command")))
+    def another(folder: Path) -> None:
+        failure.keep(folder, OSError("of another command"))
+
+    trial, _ = begun(tmp_path, monkeypatch, [(9, DONE)], another)
     failure.keep(trial.folder, OSError("of an earlier attempt"))
-    trial._work()
-    assert trial.news.get_nowait() == {"round": 9, "done": True}
+    assert trial.step() == {"round": 9, "done": True}
     assert failure.kept(trial.folder) is None
 
 
