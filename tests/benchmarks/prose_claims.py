@@ -33,6 +33,10 @@ class Claim:
         }
         return some
 
+    def rate(self, variant: str) -> float:
+        """A variant's learning rate."""
+        return float(self.variants[variant].get("train.optimizer.lr", self.base["train"]["optimizer"]["lr"]))
+
     def chosen(self, variants: Variants) -> str:
         best = tables.chosen(self.runs, variants, "select/knn")
         assert best is not None

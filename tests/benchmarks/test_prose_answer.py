@@ -131,10 +131,10 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      lambda: max(map(times_above, RANKED)) == 1),
     (RESULTS, "None of 24 methods is above it after Holm's correction, at their defaults or tuned.",
      lambda: len(RANKED) == 1 + 24 and not survivors_above(rows.ONE) and not survivors_above(rows.TUNED)),
-    (RESULTS, "FedDF is not told apart: +0.7 points by kNN [-0.1, +1.4]. By linear probe it is above by 0.3 [+0.03, "
-     "+0.64], not after Holm's correction.",
-     lambda: words("feddf")[:2] == [OPEN, ABOVE] and interval("feddf", KNN) == [0.7, -0.1, 1.4]
-     and interval("feddf", LINEAR, digits=2)[1:] == [0.03, 0.64] and interval("feddf", LINEAR)[0] == 0.3
+    (RESULTS, "FedDF is not told apart: +0.6 points by kNN [-0.1, +1.3]. By linear probe it is above by 0.4 [+0.07, "
+     "+0.74], not after Holm's correction.",
+     lambda: words("feddf")[:2] == [OPEN, ABOVE] and interval("feddf", KNN) == [0.6, -0.1, 1.3]
+     and interval("feddf", LINEAR, digits=2)[1:] == [0.07, 0.74] and interval("feddf", LINEAR)[0] == 0.4
      and not survivors_above(rows.ONE)),
     (RESULTS, "A fifth (Fashion-MNIST) or half (CIFAR-10) of FedSimCLR's bytes; by kNN below it on CIFAR-10, by 0.6 "
      "points, and not told apart on Fashion-MNIST.",
@@ -142,8 +142,8 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      and between(0.48, [of_totals("flesd_cc", "cifar10")], 0.52)
      and [words("flesd_cc", data=d)[0] for d in ("cifar10", "fashion_mnist")] == [BELOW, OPEN]
      and interval("flesd_cc", KNN, data="cifar10")[0] == -0.6),
-    (RESULTS, "1.3 points below FedSimCLR by kNN [-1.8, -0.8] and 0.7 by few-shot; level by linear probe.",
-     lambda: interval("local", KNN) == [-1.3, -1.8, -0.8] and interval("local", FEWSHOT)[0] == -0.7
+    (RESULTS, "1.3 points below FedSimCLR by kNN [-1.7, -0.8] and 0.7 by few-shot; level by linear probe.",
+     lambda: interval("local", KNN) == [-1.3, -1.7, -0.8] and interval("local", FEWSHOT)[0] == -0.7
      and words("local") == [BELOW, LEVEL, BELOW]),
     (RESULTS, "No method is above `local` by kNN or linear probe. FLESD is by few-shot: +1.1 points [+0.1, +2.2], not "
      "after Holm's correction.",
@@ -153,10 +153,10 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      "weights 0.56 and 0.56, FedCA's dictionary 0.91 and 0.83.",
      lambda: [audits("FLESD", "representations"), audits("FedSimCLR", "weights"), audits("FedCA", "dictionary")]
      == [[0.5, 0.51], [0.56, 0.56], [0.91, 0.83]]),
-    (RESULTS, "Over `local` it is +1.3 points [+0.8, +1.8] and -0.2 [-0.7, +0.4]. Where clients have two classes each "
+    (RESULTS, "Over `local` it is +1.3 points [+0.8, +1.7] and -0.1 [-0.7, +0.4]. Where clients have two classes each "
      "it gains more than on IID clients by few-shot; by kNN the two are not told apart.",
-     lambda: interval(rows.REFERENCE, KNN, "local") == [1.3, 0.8, 1.8] and by_each(federating) == [OPEN, LEVEL, ABOVE]
-     and interval(rows.REFERENCE, LINEAR, "local") == [-0.2, -0.7, 0.4]),
+     lambda: interval(rows.REFERENCE, KNN, "local") == [1.3, 0.8, 1.7] and by_each(federating) == [OPEN, LEVEL, ABOVE]
+     and interval(rows.REFERENCE, LINEAR, "local") == [-0.1, -0.7, 0.4]),
     (RESULTS, "By kNN it gains 1.0 points more in the mean, which an interval does not tell from zero. By both, more "
      "is left to gain by pooling the images, at equal steps or at a fifth of them",
      lambda: round(100 * federating(KNN).mean, 1) == 1.0
@@ -185,15 +185,19 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      lambda: [below_pixels("fashion_mnist", measure) for measure in (KNN, FEWSHOT)] == [12, 27]
      and [below_pixels("cifar10", measure) for measure in (KNN, LINEAR)] == [0, 0]),
     (RESULTS, "so seeds differ by more than most methods do. On CIFAR-10 it tells three methods apart from "
-     "FedSimCLR with IID clients, one with Dirichlet 0.1 and three with two classes per client; on Fashion-MNIST "
-     "none with Dirichlet 0.1, but twelve with two classes per client, all below it. FedSimCLR's own seeds are within "
-     "two points of each other there. Five of the six tables were measured by it.",
+     "FedSimCLR with IID clients, one with Dirichlet 0.1 and three with two classes per client; on Fashion-MNIST five "
+     "with IID clients, none with Dirichlet 0.1, but twelve with two classes per client. All that it tells apart on "
+     "Fashion-MNIST are below FedSimCLR, whose own seeds are within two points of each other with two classes, and up "
+     "to 16 apart with IID clients.",
      lambda: {table: len(methods) for table, methods in labels_apart().items()}
-     == {("fashion_mnist", "dirichlet"): 0, ("fashion_mnist", "two_classes"): 12, ("cifar10", "iid"): 3,
-         ("cifar10", "dirichlet"): 1, ("cifar10", "two_classes"): 3}
-     and {*labels_apart()["fashion_mnist", "two_classes"].values()} == {BELOW}
-     and between(0.01, [labels_range("fashion_mnist", "two_classes")], 0.02)),
-    (RESULTS, "Few-shot, the mean of 20 draws of 50 labels, tells more apart in the other four, and as many there:",
+     == {("fashion_mnist", "iid"): 5, ("fashion_mnist", "dirichlet"): 0, ("fashion_mnist", "two_classes"): 12,
+         ("cifar10", "iid"): 3, ("cifar10", "dirichlet"): 1, ("cifar10", "two_classes"): 3}
+     and {word for (data, _), told in labels_apart().items() if data == "fashion_mnist" for word in told.values()}
+     == {BELOW}
+     and between(0.01, [labels_range("fashion_mnist", "two_classes")], 0.02)
+     and between(0.16, [labels_range("fashion_mnist", "iid")], 0.17)),
+    (RESULTS, "Few-shot, the mean of 20 draws of 50 labels, tells more apart in five of the six tables, and as many "
+     "with two classes of Fashion-MNIST:",
      lambda: {table for table in labels_apart() if more_by_fewshot(*table) <= 0} == {("fashion_mnist", "two_classes")}
      and more_by_fewshot("fashion_mnist", "two_classes") == 0),
     (README, "on Fashion-MNIST they beat nearly half of the methods by kNN.",

@@ -21,7 +21,7 @@ SELDOM_FEDSC = [name for name in FASHION.variants if name.startswith("FedSC, 5 s
 SELDOM_SHARE = [name for name in SELDOM_FEDSC if FASHION.variants[name]["method.alpha"] == "share"]
 SELDOM_DECAY = [name for name in SELDOM_FEDSC if FASHION.variants[name]["method.alpha"] == "decay"]
 CIFAR_SELDOM_SC, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_DECAY = (
-    [f"{name}, 5 steps{more}{rate}" for rate in RATES[:2]]
+    [f"{name}, 5 steps{more}{rate}" for rate in (", lr 0.01", *RATES[:2])]
     for name, more in (("FedAvg+SC", ""), ("FedSC", ""), ("FedSC", ", falling alpha"))
 )
 OTHERS = DIGITS.on(range(claims.load()["seeds"], claims.load()["deciding_seeds"]))  # than those that picked alpha q_j
@@ -120,8 +120,8 @@ SENTENCES: list[tuple[str, Callable[[], bool]]] = [
                  for pair in ((FASHION, ALL_FEDSC, SIMCLR), (CIFAR, CIFAR_FEDSC, CIFAR_SIMCLR)))
      and FASHION.words(SIMCLR, ALL_SC) == [ABOVE, ABOVE, OPEN]
      and CIFAR.words(CIFAR_SIMCLR, CIFAR_SC) == [ABOVE] * 3),
-    ("--only fedsc_fashion fedsc_cifar # 185 runs of 2 to 6 minutes of CPU",
-     lambda: claims.load()["seeds"] * (len(FASHION.variants) + len(CIFAR.variants)) == 185
+    ("--only fedsc_fashion fedsc_cifar # 215 runs of 2 to 6 minutes of CPU",
+     lambda: claims.load()["seeds"] * (len(FASHION.variants) + len(CIFAR.variants)) == 215
      and all(2 <= round(run["cpu_minutes"]) <= 6
              for one in (FASHION, CIFAR) for runs in one.runs.values() for run in runs.values())),
     ("hold one class each, and can exchange after every step | fedsimclr; try fedsc with method.alpha=share, "
@@ -132,8 +132,9 @@ SENTENCES: list[tuple[str, Callable[[], bool]]] = [
      and all((one.base["clients"]["count"], one.base["train"]["rounds"], one.base["train"]["local_steps"])
              == (10, 600, 1) for one in (FASHION, CIFAR))),
     ("With one class per client and method.alpha=share it is then above averaging with its loss by kNN and few-shot, "
-     "on the digits, Fashion-MNIST and CIFAR-10. With five steps between exchanges it is not, on the digits at any "
-     "rate that was tried and on Fashion-MNIST at the rates that held-out images choose; on CIFAR-10 it is below by "
+     "on the digits, Fashion-MNIST and CIFAR-10. With five steps between exchanges and the "
+     "paper's falling alpha it is above on Fashion-MNIST, by few-shot and linear probe, where neither is told apart "
+     "from the untrained encoder; on the digits it is above at no rate that was tried, and on CIFAR-10 it is below by "
      "all three protocols. Whether FedSC is above FedSimCLR depends on the images.",
      lambda: all(one.base["data"]["partition"] == {"name": "class_blocks", "classes": 1}
                  for one in (DIGITS, FASHION, CIFAR))
@@ -143,28 +144,36 @@ SENTENCES: list[tuple[str, Callable[[], bool]]] = [
      == [ABOVE] * 2
      and all(ABOVE not in DIGITS.words(*pair) for pair in DIGITS.settings["compare"]
              if pair[0].startswith("FedSC, 5 steps") and pair[1].startswith("FedAvg+SC, 5 steps"))
-     and all(ABOVE not in FASHION.words(grid, SELDOM_SC) for grid in (SELDOM_DECAY, SELDOM_SHARE))
-     and CIFAR.words(CIFAR_SELDOM_SHARE, CIFAR_SELDOM_SC) == [BELOW] * 3
+     and FASHION.words(SELDOM_DECAY, SELDOM_SC) == [OPEN, ABOVE, ABOVE]
+     and all(FASHION.words(grid, tables.UNTRAINED) == [OPEN] * 3 for grid in (SELDOM_DECAY, SELDOM_SC))
+     and CIFAR.words(CIFAR_SELDOM_DECAY, CIFAR_SELDOM_SC) == [BELOW] * 3
      and over_fedsimclr()),
-    ("With the falling alpha and with alpha q_j, each at the rate that held-out kNN chooses, FedSC and FedAvg+SC are "
-     "not told apart by any protocol. At a rate of 0.03 alpha q_j is above FedAvg+SC by few-shot, 4.0 points [+1.5, "
-     "+6.5], and by linear probe; held-out kNN does not tell its two rates apart. None of the three is above the "
-     "untrained encoder by any protocol, and at 0.03 all are below it by linear probe.",
-     lambda: all(FASHION.words(grid, SELDOM_SC) == [OPEN] * 3 for grid in (SELDOM_DECAY, SELDOM_SHARE))
-     and differs(FASHION, SELDOM_SHARE[0], SELDOM_SC[0], [OPEN, ABOVE, ABOVE], fewshot=[4.0, 1.5, 6.5])
-     and FASHION.held_out(*SELDOM_SHARE) == OPEN
-     and all("train.optimizer.lr" not in FASHION.variants[grid[0]]
-             and all(ABOVE not in FASHION.words(name, tables.UNTRAINED) for name in grid)
-             and FASHION.words(grid[0], tables.UNTRAINED)[2] == BELOW
-             for grid in (SELDOM_DECAY, SELDOM_SHARE, SELDOM_SC))),
-    ("Held-out kNN chooses the lower of two rates, 0.03, for all three. There alpha q_j is below FedAvg+SC by all "
-     "three protocols, by kNN 5.3 points [-6.9, -3.8], and so is the falling alpha, by 4.4 [-6.8, -1.9]. FedAvg+SC "
-     "is above the untrained encoder by all three; FedSC is so by none.",
-     lambda: all(CIFAR.chosen(grid) == grid[0] for grid in (CIFAR_SELDOM_SC, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_DECAY))
+    ("Held-out kNN chooses the lowest of three rates, 0.01, for FedAvg+SC and for FedSC with either alpha. There the "
+     "falling alpha is above FedAvg+SC by few-shot, 2.1 points [+1.2, +2.9], and by linear probe, 1.0 [+0.3, +1.7], "
+     "and not told apart by kNN; alpha q_j is not told apart by any. But none of the three is told apart from the "
+     "untrained encoder. At 0.03 all are below it by linear probe, and alpha q_j is above FedAvg+SC by few-shot, 4.0 "
+     "points [+1.5, +6.5], and by linear probe.",
+     lambda: all(FASHION.chosen(grid) == min(grid, key=lambda name: FASHION.rate(name)) and len(grid) == 3
+                 and FASHION.rate(FASHION.chosen(grid)) == 0.01
+                 and FASHION.words(grid, tables.UNTRAINED) == [OPEN] * 3
+                 and FASHION.words(grid[0], tables.UNTRAINED)[2] == BELOW and FASHION.rate(grid[0]) == 0.03
+                 for grid in (SELDOM_DECAY, SELDOM_SHARE, SELDOM_SC))
+     and differs(FASHION, SELDOM_DECAY, SELDOM_SC, [OPEN, ABOVE, ABOVE],
+                 fewshot=[2.1, 1.2, 2.9], linear=[1.0, 0.3, 1.7])
+     and FASHION.words(SELDOM_SHARE, SELDOM_SC) == [OPEN] * 3
+     and differs(FASHION, SELDOM_SHARE[0], SELDOM_SC[0], [OPEN, ABOVE, ABOVE], fewshot=[4.0, 1.5, 6.5])),
+    ("Of three rates held-out kNN chooses the middle one, 0.03, for FedAvg+SC and alpha q_j, and the lowest, 0.01, for "
+     "the falling alpha. Alpha q_j is below FedAvg+SC by all three protocols, by kNN 5.3 points [-6.9, -3.8], and so "
+     "is the falling alpha, by 3.7 [-5.2, -2.2]. FedAvg+SC is above the untrained encoder by all three, the falling alpha "
+     "by few-shot and linear probe, alpha q_j by none.",
+     lambda: [CIFAR.rate(CIFAR.chosen(grid)) for grid in (CIFAR_SELDOM_SC, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_DECAY)]
+     == [0.03, 0.03, 0.01]
+     and [CIFAR.rate(name) for name in CIFAR_SELDOM_SC] == [0.01, 0.03, 0.1]
      and differs(CIFAR, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_SC, [BELOW] * 3, knn=[-5.3, -6.9, -3.8])
-     and differs(CIFAR, CIFAR_SELDOM_DECAY, CIFAR_SELDOM_SC, [BELOW] * 3, knn=[-4.4, -6.8, -1.9])
-     and CIFAR.words(CIFAR_SELDOM_SC[0], tables.UNTRAINED) == [ABOVE] * 3
-     and all(ABOVE not in CIFAR.words(grid[0], tables.UNTRAINED) for grid in (CIFAR_SELDOM_SHARE, CIFAR_SELDOM_DECAY))),
+     and differs(CIFAR, CIFAR_SELDOM_DECAY, CIFAR_SELDOM_SC, [BELOW] * 3, knn=[-3.7, -5.2, -2.2])
+     and CIFAR.words(CIFAR_SELDOM_SC, tables.UNTRAINED) == [ABOVE] * 3
+     and CIFAR.words(CIFAR_SELDOM_DECAY, tables.UNTRAINED) == [OPEN, ABOVE, ABOVE]
+     and ABOVE not in CIFAR.words(CIFAR_SELDOM_SHARE, tables.UNTRAINED)),
 ]  # fmt: skip
 
 
