@@ -164,8 +164,8 @@ SENTENCES: list[tuple[str, Callable[[], bool]]] = [
      and differs(FASHION, SELDOM_SHARE[0], SELDOM_SC[0], [OPEN, ABOVE, ABOVE], fewshot=[4.0, 1.5, 6.5])),
     ("Of three rates held-out kNN chooses the middle one, 0.03, for FedAvg+SC and alpha q_j, and the lowest, 0.01, for "
      "the falling alpha. Alpha q_j is below FedAvg+SC by all three protocols, by kNN 5.3 points [-6.9, -3.8], and so "
-     "is the falling alpha, by 3.7 [-5.2, -2.2]. FedAvg+SC is above the untrained encoder by all three, the falling alpha "
-     "by few-shot and linear probe, alpha q_j by none.",
+     "is the falling alpha, by 3.7 [-5.2, -2.2]. FedAvg+SC is above the untrained encoder by all three, the falling "
+     "alpha by few-shot and linear probe, alpha q_j by none.",
      lambda: [CIFAR.rate(CIFAR.chosen(grid)) for grid in (CIFAR_SELDOM_SC, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_DECAY)]
      == [0.03, 0.03, 0.01]
      and [CIFAR.rate(name) for name in CIFAR_SELDOM_SC] == [0.01, 0.03, 0.1]
