@@ -20,8 +20,11 @@ from actors.driver import Driver, ProgressLog
 from actors.failures import StateLost
 from actors.follow import run_on_ray
 from actors.order import RESTARTS, RunOrder, Update
+from actors.plan import reserve
 from actors.shares import Plan
+from actors.testing import close_pools
 from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.user_error import StoppedAtOnce
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import ClientError, OperationResult, State
@@ -106,6 +109,25 @@ def test_a_run_that_ends_at_once_gives_its_bundles_back(
         )  # fmt: skip
     assert len(during) == len(before) + 1
     assert groups() == before
+
+
+@pytest.mark.long
+def test_a_run_that_is_stopped_while_it_waits_for_its_place_ends_and_leaves_nothing(
+    ray_session: ModuleType, tmp_path: Path
+) -> None:
+    close_pools()
+    held = reserve(Plan(4, cpus=1.0, gpus=0.0, threads=1, strategy="PACK"), 60)
+    lines: list[str] = []
+    try:
+        with pytest.raises(StoppedAtOnce, match=r"^stopped at once, while it waited for 2 x 0\.5 CPU; --resume"):
+            run_on_ray(
+                tiny("fedsimclr", resources__wait_s=600, **ON_RAY), tmp_path / "run",
+                report=lambda progress: lines.append(progress.line),
+                stopping=lambda: any(line.startswith("waiting up to 600 s") for line in lines),
+            )  # fmt: skip
+    finally:
+        held.release()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_driver_that_dies_again_and_again_ends_the_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
