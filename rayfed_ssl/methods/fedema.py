@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import Weights, named
 from rayfed_ssl.federated.method import Info, Method
 from rayfed_ssl.methods import fedavg
@@ -84,14 +83,14 @@ class Client(DivergentClient[Config]):
 
 
 class Server(fedavg.Server[Config]):
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[str]:
         """Nobody sits a round out where each asks all clients and nothing is lost."""
         config, clients = self.config, len(self.setup.clients)
         loses = config.system is not None or config.on_client_error == "drop"
         if not self.method.selective or loses or config.participants(clients) < clients:
             return []
-        said = "every client takes part in every round, so method.selective has no effect"
-        return [Note.shareable(said, "; it needs participation.fraction below 1")]
+        why = "every client takes part in every round; it needs participation.fraction below 1"
+        return [f"method.selective has no effect: {why}"]
 
 
 def check(config: RunSettings) -> None:

@@ -174,7 +174,7 @@ def of_methods() -> tuple[Note, ...]:
     )  # fmt: skip
     runs: Any = SimpleNamespace(config=config, method=own)
     of_fedsc = [*FedSC.unshared(alone), FedSC.spending(alone)[0]]
-    return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.notes(runs), *of_fedsc])
+    return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.never_begun(runs), *of_fedsc])
 
 
 def in_few_bytes() -> RunConfig:

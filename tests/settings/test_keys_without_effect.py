@@ -120,7 +120,7 @@ def test_a_run_notes_a_fraction_that_fedbuff_does_not_read() -> None:
 
 
 STATISTICS = "the network has no running statistics"
-SELECTIVE = "every client takes part in every round, so method.selective has no effect"
+SELECTIVE = "method.selective has no effect: every client takes part in every round"
 PLAIN = {"clients.encoders": "small_cnn", "model.projector.batch_norm": "none"}
 NOTED: dict[str, tuple[str, dict[str, object], list[str]]] = {
     "as_code": ("ldawa", {**PLAIN, "method.as_code": True}, [f"method.as_code has no effect: {STATISTICS}"]),

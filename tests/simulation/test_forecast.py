@@ -448,7 +448,7 @@ def test_a_run_notes_keys_of_heads_that_its_network_lacks(tmp_path: Path) -> Non
         ("fedbyol", {"model__predictor": shape, "model__prototypes": 8}, ["prototypes"]),
         ("fedavg", {"objective__name": "swav", "model__prototypes": 8, "model__head_dropout": 0.5}, ["head_dropout"]),
         ("fedavg_supervised", {"model__head_dropout": 0.5}, ["projector"]),
-        ("fedavg_supervised", {"model__projector": {"dim": 64, "hidden": [128]}}, []),
+        ("fedavg_supervised", {"model__projector": {"dim": 64, "hidden": [128], "batch_norm": "none"}}, []),
         ("fedpr", {"model__calibration": 8}, ["projector", "calibration"]),
         ("fedsimclr", {"model__calibration": 8}, []),
         ("fedae", {"model__patch_decoder__dim": 48}, ["projector", "patch_decoder"]),
