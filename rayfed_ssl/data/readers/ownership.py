@@ -62,6 +62,20 @@ def refuse_alike(trained: Iterable[str | int | None], strangers: Iterable[str | 
             raise UserError(f"{where}: {found}; allowed: one name for a client")
 
 
+def refuse_mixed(values: Iterable[str | int | None], where: str) -> None:
+    """Raise UserError for clients or groups that are text in one file and numbers in another: nobody knows whether '1'
+    and 1 are one. The message begins with ``where``.
+    """
+    first: dict[type, str | int] = {}
+    for value in values:
+        if value is not None:
+            first.setdefault(type(value), value)
+    if len(first) > 1:
+        text, number = first[str], first[int]
+        found = f"text in one file or array ('{printable(text, 80)}'), numbers in another ({number})"
+        raise UserError(f"{where}: found {found}; allowed: text in all, or numbers in all")
+
+
 def _alike(client: str | int) -> str:
     """A client's name, the same for all names that are almost equal."""
     return " ".join(str(client).casefold().replace("_", " ").split())

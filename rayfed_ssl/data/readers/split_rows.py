@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from rayfed_ssl.data.readers.ownership import (
     numbered_clients,
     numbered_groups,
     refuse_alike,
+    refuse_mixed,
     shared_notes,
     untrained_notes,
 )
@@ -120,12 +122,17 @@ class RowSplits:
 
     def check(self, shown: str, tests: str) -> None:
         """Raise UserError if no test image can be held out, or if the test split has labels or clients that do not fit
-        the training images. Messages call the source ``shown`` and its test split ``tests``.
+        the training images, or if clients or groups are text in one file and numbers in another. Messages call the
+        source ``shown`` and its test split ``tests``.
         """
         splits = self.beside.splits
+        groups = [rows.groups for rows in splits.values() if rows.groups is not None]
+        whole = f"; {self.key}.columns.group holds whole groups out, or none" if groups else ""
+        refuse_mixed(chain.from_iterable(groups), f"{self.key}.columns.group")
+        refuse_mixed(splits["train"].clients or (), f"{self.key}.columns.client")
         if self.undivided and (splits["train"].labels >= 0).any() and not len(self.halves[1]):
             raise Unnamed.of(
-                f"{self.key}.path: {shown} {NONE_HELD_OUT}; ",
+                f"{self.key}.path: {shown} {NONE_HELD_OUT}{whole}; ",
                 "reading no label needs none",
                 f"{self.key}.columns.label=false reads no label and needs none",
                 {"label": False},

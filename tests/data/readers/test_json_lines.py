@@ -76,3 +76,16 @@ def test_what_are_no_json_lines_is_one_line(text: str, said: str, tmp_path: Path
     images(tmp_path, ["0.png", "1.png"])
     (tmp_path / "x.jsonl").write_text(text)
     refused(said, tmp_path, "table", path=tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize("label", [[0, 3], {"left": 1}, []], ids=str)
+def test_several_labels_of_an_image_are_no_class(tmp_path: Path, label: object) -> None:
+    images(tmp_path, [f"{k}.png" for k in range(10)])
+    lines = [json.dumps({"file": f"{k}.png", "label": label if k == 3 else "[sic] cat"}) for k in range(10)]
+    (tmp_path / "all.jsonl").write_text("\n".join(lines))
+    refused(
+        r"^data\.path: column label of .*all\.jsonl is of lists or objects; .* data\.columns\.label=false$",
+        tmp_path,
+        "table",
+        path=tmp_path / "all.jsonl",
+    )

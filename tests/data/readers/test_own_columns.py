@@ -344,3 +344,49 @@ def test_of_many_columns_that_are_not_read_ten_are_named_without_what_terminals_
 def test_files_of_which_all_columns_are_read_have_no_such_note(shared_data: Path, tmp_path: Path, name: str) -> None:
     data = load(SourceConfig(path=shared_data / name, limit=20, test_limit=20), tmp_path)
     assert not [note for note in texts(data.notes) if "not read" in note]
+
+
+@pytest.mark.parametrize(("key", "columns"), [("label", {}), ("who", {"client": "who"}), ("who", {"group": "who"})])
+def test_text_that_is_not_utf8_is_reported_with_its_column(tmp_path: Path, key: str, columns: dict[str, str]) -> None:
+    offsets = pa.py_buffer(np.arange(5, dtype=np.int32).tobytes())
+    latin = pa.Array.from_buffers(pa.string(), 4, [None, offsets, pa.py_buffer(b"ab\xf6b")])
+    write(tmp_path / "x.parquet", **{"label": [0, 0, 1, 1], key: latin})
+    message = rf"^data\.path: .*x\.parquet cannot be read as Parquet \(column {key}: .*UTF8.*index 2\)$"
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "x.parquet", **columns)
+
+
+def test_a_damaged_file_is_reported_whose_names_are_no_text_or_whose_columns_have_other_lengths(tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    write(file, who=[f"p{k}" for k in range(10)])
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"who", b"wh\xf6"))
+    with pytest.raises(UserError, match=r"^data\.path: .*x\.parquet cannot be read as Parquet \('utf-8' codec"):
+        read(file)
+    counts = [place for place in range(len(whole) - 2000, len(whole)) if whole[place] == 20]  # 10, as Thrift writes it
+    for place in counts:
+        file.write_bytes(whole[:place] + bytes([18]) + whole[place + 1 :])
+        if pq.ParquetFile(file).metadata.num_rows == 9:
+            break
+    with pytest.raises(UserError, match=r"cannot be read as Parquet \(column who has 10 values, the file 9 rows\)"):
+        read(file, client="who", group="who")
+
+
+@pytest.mark.parametrize("what", ["client", "group"])
+def test_clients_and_groups_that_are_text_in_one_file_and_numbers_in_another_are_refused(
+    tmp_path: Path, what: str
+) -> None:
+    write(tmp_path / "d" / "train-0.parquet", label=[0, 1] * 4, who=[str(k) for k in range(8)])
+    write(tmp_path / "d" / "train-1.parquet", label=[0, 1] * 4, who=[*range(8)])
+    message = (
+        rf"^data\.columns\.{what}: found text in one file or array \('0'\), numbers in another \(0\); allowed: text in "
+        "all, or numbers in all$"
+    )
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "d", **{what: "who"})
+
+
+def test_where_whole_groups_leave_none_to_test_on_the_message_names_the_key(tmp_path: Path) -> None:
+    write(tmp_path / "x.parquet", label=[0, 1] * 8, who=["a", "b"] * 8)
+    with pytest.raises(UserError, match=r"need test images; data[.]columns[.]group holds whole groups out, or none"):
+        read(tmp_path / "x.parquet", group="who")

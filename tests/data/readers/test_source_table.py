@@ -501,3 +501,11 @@ def test_a_column_that_looks_like_labels_is_named(tmp_path: Path) -> None:
     )
     (note,) = [n for n in texts(whole(tmp_path, columns={"label": "grade"}).notes) if "not read" in n]
     assert "may be the labels" not in note
+
+
+def test_a_path_longer_than_the_system_allows_is_an_image_that_is_not_there(pets: Path) -> None:
+    images(pets.parent / "long", [f"{k}.png" for k in range(9)])
+    rows = [*((f"{k}.png", CLASSES[k % 2]) for k in range(9)), ("a/" * 2100 + "9.png", "cat")]
+    file = table(pets.parent / "long" / "all.csv", rows, "file", "label")
+    refused(r"^data\.on_bad_image: a/a/.*, line 11 of .* cannot be decoded", pets.parent, "table", path=file)
+    assert len(fetch(pets.parent, "table", path=file, on_bad_image="skip").skipped) == 1

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import in_one_line, printable
+from rayfed_ssl.data.readers.column_values import plain
 from rayfed_ssl.data.readers.split_names import TEST_NAMES, is_file_of, spellings
 from rayfed_ssl.data.readers.walking import FROM_TABLE, TABLES, of_container, read_by
 
@@ -180,11 +181,25 @@ def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(file, pre_buffer=False) as opened:  # else all row groups are in memory before the first
             yield opened
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = in_one_line(error)
         hint = read_by(file, key) if file.suffix.lower() != ".parquet" else ""
         hint = hint or (f"; {FROM_TABLE}" if file.suffix.lower() in {*TABLES, ".txt"} else of_container(file))
         raise UserError(f"{key}.path: {printable(file)} cannot be read as Parquet ({reason}){hint}") from error
+
+
+def sound_column(opened: pq.ParquetFile, name: str) -> pa.ChunkedArray:
+    """A column of an opened file, as ``plain`` returns it. Raises an ArrowException, which ``readable`` reports, for
+    text that is not UTF-8 and for more or fewer values than the file has rows.
+    """
+    column = opened.read(columns=[name]).column(name)
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(f"column {name}: {error}") from error
+    if len(column) != (rows := opened.metadata.num_rows):
+        raise pa.ArrowInvalid(f"column {name} has {len(column)} values, the file {rows} rows")
+    return plain(column)
 
 
 def few_rows(opened: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:

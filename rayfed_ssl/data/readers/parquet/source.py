@@ -45,13 +45,12 @@ from rayfed_ssl.data.readers.column_values import (
     no_images,
     numbered,
     of_text_or_numbers,
-    plain,
     text_values,
     whose_values,
 )
 from rayfed_ssl.data.readers.columns import LABEL_COLUMNS, Columns, column_named, unread_columns
 from rayfed_ssl.data.readers.ownership import bare
-from rayfed_ssl.data.readers.parquet.files import few_rows, other_tests, parts_of, readable, unused
+from rayfed_ssl.data.readers.parquet.files import few_rows, other_tests, parts_of, readable, sound_column, unused
 from rayfed_ssl.data.readers.split_names import to_test_on
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows, RowSplits
 from rayfed_ssl.data.readers.walking import FROM_TABLE
@@ -154,7 +153,7 @@ def read_split_cells(file: Path, wanted: str, key: str) -> list[str]:
     """The cells of the column of splits, "" for one that is null or blank. Raises UserError unless it is text."""
     with readable(file, key) as opened:
         name = column_named(opened.schema_arrow, wanted, (), "split", file, key)
-        column = plain(opened.read(columns=[name]).column(name))
+        column = sound_column(opened, name)
     if not is_text(column.type):
         raise UserError(
             f"{key}.columns.split: column {printable(name)} of {printable(file)} is of type {printable(column.type)}; "
@@ -257,16 +256,14 @@ def _read_labels(part: Part, columns: Columns, key: str) -> tuple[pa.Array, Empt
         image_column(schema, columns, file, key)
         if isinstance(columns.label, tuple):
             names = [column_named(schema, name, (), "label", file, key) for name in columns.label]
-            read = opened.read(columns=names)
-            labels = one_hot.labels_of(
-                {name: plain(part.of(read.column(name))) for name in names}, printable(file), key
-            )
+            cells = {name: part.of(sound_column(opened, name)) for name in names}
+            labels = one_hot.labels_of(cells, printable(file), key)
             return labels, Empty(labels.null_count, labels.null_count)
         name = column_named(schema, columns.label, LABEL_COLUMNS, "label", file, key)
         if not name or pa.types.is_null(schema.field(name).type):
             rows = part.count(opened.metadata.num_rows)
             return pa.array(np.full(rows, -1, np.int64)), Empty(all=rows if name else 0)
-        column = plain(part.of(opened.read(columns=[name]).column(name)))
+        column = part.of(sound_column(opened, name))
     return label_values(column, f"column {printable(name)} of {printable(file)}", key)
 
 
@@ -287,7 +284,7 @@ def _read_named(part: Part, wanted: str | None, what: str, key: str, optional: b
         if optional and wanted not in opened.schema_arrow.names:
             return [None] * part.count(opened.metadata.num_rows), Empty()
         name = column_named(opened.schema_arrow, wanted, (), what, file, key)
-        column = plain(part.of(opened.read(columns=[name]).column(name)))
+        column = part.of(sound_column(opened, name))
     return whose_values(column, what, f"column {printable(name)} of {printable(file)}", key)
 
 

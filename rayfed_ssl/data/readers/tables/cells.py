@@ -139,6 +139,14 @@ def _as_cell(value: Any) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
+def is_nested(cell: str) -> bool:
+    """Whether a cell is a list or an object of a file of JSON Lines."""
+    try:
+        return cell.startswith(("[", "{")) and isinstance(json.loads(cell), list | dict)
+    except ValueError:
+        return False  # text that begins so
+
+
 def _delimiter(lines: Iterable[str]) -> tuple[str, bool]:
     """What separates the cells, by the first line that is not blank; and whether that is Excel's line ``sep=``."""
     first = next((line for line in lines if line.strip()), "")

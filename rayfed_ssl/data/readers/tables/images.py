@@ -25,7 +25,7 @@ from rayfed_ssl.data.decoding.formats import SUFFIXES
 from rayfed_ssl.data.readers.walking import images_below
 
 ELSEWHERE = re.compile(r"/|\\|[A-Za-z]:[\\/]|[a-z0-9+]+://")  # how paths from elsewhere begin
-LONGEST_NAME = 255  # bytes, which file systems allow
+LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes, which Linux and its file systems allow
 
 
 @dataclass
@@ -133,7 +133,8 @@ class Places:
         """The path of an image that is not there, for a message; None if no file can have such a path."""
         text = cell.strip()
         longest = max((len(os.fsencode(part)) for part in text.split("/")), default=0)
-        return self.folder / text if text and longest <= LONGEST_NAME and "\0" not in text else None
+        possible = longest <= LONGEST_NAME and len(os.fsencode(self.folder / text)) <= LONGEST_PATH
+        return self.folder / text if text and possible and "\0" not in text else None
 
 
 def plain(path: str) -> str:
