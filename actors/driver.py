@@ -49,10 +49,11 @@ STATE_LOSSES = 3  # times in a row that state is lost without a round in between
 
 
 class ProgressLog:
-    """Keeps what a run reports until its reader has it, so that memory does not grow with the rounds.
+    """Keeps what a run reports until its reader has it, or the newest of it for readers that come and go, so that
+    memory does not grow with the rounds.
 
     Args:
-        kept: how many of the newest lines to keep at most if there may be no reader; None: all unread lines.
+        kept: how many of the newest lines to keep, whoever has read them; None: all unread lines.
     """
 
     def __init__(self, kept: int | None = None) -> None:
@@ -74,9 +75,10 @@ class ProgressLog:
         lines of the previous one.
         """
         with self._lock:
-            for _ in range(min(count, self._given) - self._before):
-                self._lines.popleft()
-                self._before += 1
+            if self._lines.maxlen is None:
+                for _ in range(min(count, self._given) - self._before):
+                    self._lines.popleft()
+                    self._before += 1
             self._given = self._before + len(self._lines)
             return list(self._lines)[max(count - self._before, 0) :], self._given
 

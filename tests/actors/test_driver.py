@@ -359,6 +359,8 @@ def test_of_a_detached_run_the_newest_lines_are_kept() -> None:
         log.append(Progress(number, 9, f"line {number}"))
     assert (lines_of(log, 0), log.round) == (["line 5", "line 6", "line 7"], 7)
     assert lines_of(log, 7) == ["line 7"]
+    assert lines_of(log, 8) == []
+    assert lines_of(log, 0) == ["line 5", "line 6", "line 7"]  # another reader's
 
 
 def test_who_attaches_late_is_told_each_line_once(monkeypatch: pytest.MonkeyPatch) -> None:
