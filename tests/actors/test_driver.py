@@ -202,7 +202,7 @@ def scripted(
 
     monkeypatch.setattr(module.loop, "run", run)
     driver = Driver.__new__(Driver)
-    order: Any = type("Order", (), {"config": tiny("fedsimclr"), "folder": folder, "uri": None, "resume": False})
+    order: Any = SimpleNamespace(config=tiny("fedsimclr"), folder=folder, uri=None, resume=False, group="mine")
     driver.order, driver.restarted, driver.reconstructed, driver.process = order, False, False, "here"
     driver.begun = None
     driver.reported, driver.status, driver.result = ProgressLog(), "waiting", None
@@ -237,7 +237,6 @@ def test_who_comes_after_a_driver_knows_that_it_was_asked_to_stop(
 def test_a_driver_whose_head_does_not_answer_stops_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It tells who asked, and has the head note the next request."""
     driver, _ = scripted(monkeypatch, tmp_path, [], [])
-    driver.order.group = "mine"  # type: ignore[misc]
     driver.stop_noted, noted, asleep = False, list[str](), [True]
 
     def put(run: str, value: bytes, *, namespace: str) -> None:

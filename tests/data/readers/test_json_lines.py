@@ -89,3 +89,11 @@ def test_several_labels_of_an_image_are_no_class(tmp_path: Path, label: object) 
         "table",
         path=tmp_path / "all.jsonl",
     )
+
+
+def test_text_that_reads_like_a_list_is_a_class(tmp_path: Path) -> None:
+    images(tmp_path, [f"{k}.png" for k in range(10)])
+    names = ("[0, 3]", "{}")
+    lines = [json.dumps({"file": f"{k}.png", "label": names[k % 2]}) for k in range(10)]
+    (tmp_path / "all.jsonl").write_text("\n".join(lines))
+    assert fetch(tmp_path, "table", path=tmp_path / "all.jsonl").train.class_names == names

@@ -14,7 +14,7 @@ from rayfed_ssl.data.readers import one_hot
 from rayfed_ssl.data.readers.column_values import Empty, Values, label_texts, label_values, no_labels, numbered
 from rayfed_ssl.data.readers.columns import Columns
 from rayfed_ssl.data.readers.split_rows import NAMED, NO_LABEL, Beside, Rows
-from rayfed_ssl.data.readers.tables.cells import CellTable, is_nested, typed
+from rayfed_ssl.data.readers.tables.cells import CellTable, typed
 from rayfed_ssl.data.readers.tables.columns import label_columns, listed_columns, named_column
 
 
@@ -81,9 +81,7 @@ def _labels(tables: Sequence[CellTable], columns: Columns, key: str) -> tuple[li
     )
     if pa.types.is_floating(column.type):
         raise no_labels(called, "numbers with fractions", key)
-    if any(table.file.suffix.lower() == ".jsonl" for table in tables) and any(
-        map(is_nested, chain.from_iterable(cells))
-    ):
+    if any(name in table.nested for table, name in zip(tables, names, strict=True)):
         raise no_labels(called, "lists or objects", key)
     if empty == len(column):
         column = pa.chunked_array([pa.nulls(len(column), pa.int64())])

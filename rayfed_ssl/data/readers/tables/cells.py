@@ -35,14 +35,15 @@ UNKNOWN = {"na", "n/a", "nan", "null", "none"}  # empty cells in a column of num
 
 @dataclass(frozen=True)
 class CellTable:
-    """The cells of a file: the columns' names, n rows of as many cells, and the line of the file that each row begins
-    in.
+    """The cells of a file: the columns' names, n rows of as many cells, the line of the file that each row begins in,
+    and the columns in which a cell is a list or an object.
     """
 
     file: Path
     names: tuple[str, ...]
     rows: list[list[str]]
     lines: list[int]
+    nested: frozenset[str] = frozenset()
 
     @property
     def shown(self) -> str:
@@ -102,13 +103,15 @@ def read_table(file: Path, key: str) -> CellTable:
 
 def _json_lines(file: Path, key: str) -> CellTable:
     """The table in a file of JSON Lines. Raises UserError if it cannot be read as one."""
-    shown, rows, lines = printable(file), list[dict[str, str]](), list[int]()
+    shown, rows, lines, nested = printable(file), list[dict[str, str]](), list[int](), set[str]()
     try:
         with file.open(encoding="utf-8-sig") as opened:
             for number, line in enumerate(opened, 1):
                 if line.strip():
-                    rows.append(_object(line, f"{key}.path: line {number} of {shown}"))
+                    row, nests = _object(line, f"{key}.path: line {number} of {shown}")
+                    rows.append(row)
                     lines.append(number)
+                    nested |= nests
     except UnicodeDecodeError as error:
         raise UserError(f"{key}.path: {shown} is not UTF-8 ({error.reason}); save it as UTF-8") from None
     except OSError as error:
@@ -116,20 +119,23 @@ def _json_lines(file: Path, key: str) -> CellTable:
     if not rows:
         raise UserError(f"{key}.path: {shown} is empty; each of its lines is an image, as a JSON object")
     names = tuple(dict.fromkeys(name for row in rows for name in row))
-    return CellTable(file, names, [[row.get(name, "") for name in names] for row in rows], lines)
+    return CellTable(file, names, [[row.get(name, "") for name in names] for row in rows], lines, frozenset(nested))
 
 
-def _object(line: str, where: str) -> dict[str, str]:
-    """The cells of a row by column. Raises UserError, whose message begins with ``where``, if the line is no object."""
+def _object(line: str, where: str) -> tuple[dict[str, str], set[str]]:
+    """The cells of a row by column, and the columns of those that are lists or objects. Raises UserError, whose message
+    begins with ``where``, if the line is no object.
+    """
     try:
         row = json.loads(line)
         if not isinstance(row, dict):
             raise UserError(f"{where} is {printable(line.strip(), 40)}; allowed: a JSON object")
-        cells = {composed(name.strip()): _as_cell(value) for name, value in row.items()}
+        values = {composed(name.strip()): value for name, value in row.items()}
+        cells = {name: _as_cell(value) for name, value in values.items()}
         "".join((*cells, *cells.values())).encode()  # raises for half a surrogate pair, which JSON may escape
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON object ({in_one_line(error)})") from None
-    return cells
+    return cells, {name for name, value in values.items() if isinstance(value, list | dict)}
 
 
 def _as_cell(value: Any) -> str:
@@ -137,14 +143,6 @@ def _as_cell(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def is_nested(cell: str) -> bool:
-    """Whether a cell is a list or an object of a file of JSON Lines."""
-    try:
-        return cell.startswith(("[", "{")) and isinstance(json.loads(cell), list | dict)
-    except ValueError:
-        return False  # text that begins so
 
 
 def _delimiter(lines: Iterable[str]) -> tuple[str, bool]:
