@@ -68,6 +68,7 @@ ALLOWED = {
     "a seed of a file's public images": {**SHARE, "data.partition": FILE},
     "a seed of a draw": {"data.partition.seed": 3},
     "one that changes images": {"data.partition": {**SKEW, "corruptions": ["none", "blur"]}},
+    "BatchNorm of a hidden layer": {"model.projector": {"dim": 8, "hidden": [4], "batch_norm": "hidden"}},
     "BatchNorm of the output": {"model.projector": {"dim": 8, "hidden": [], "batch_norm": "all"}},
     "the objective's BatchNorm": {"method.name": "fedavg", "objective.name": "nnclr", "objective.queue": 64,
                                   "model.projector": {"dim": 8, "hidden": []}},
