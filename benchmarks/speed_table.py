@@ -75,10 +75,8 @@ def _value(line: Line | None) -> str:
         return f"{line['ratio']:.2f} ({line['method_ms']:.0f} ms CPU)"
     if line["benchmark"] == "evaluation_time":
         return f"{line['ratio']:.1f} x ({line['seconds']:.1f} s CPU)"
-    if line["benchmark"] == "startup" and "cpu_ratio" in line:
-        return f"{line['cpu_s']:.1f} s CPU, {line['cpu_ratio']:.1f} x `import torch` ({line['wall_s']:.1f} s)"
     if line["benchmark"] == "startup":
-        return f"{line['wall_s']:.1f} s ({line['cpu_s']:.1f} CPU), {line['ratio']:.1f} x `import torch`"
+        return f"{line['cpu_s']:.1f} s CPU, {line['cpu_ratio']:.1f} x `import torch` ({line['wall_s']:.1f} s)"
     if line["case"] == "large":
         return f"{_zero_work(line)}, {line['pss_mb'] / 1e3:.1f} GB PSS"
     return _zero_work(line)
@@ -90,12 +88,12 @@ def _zero_work(line: Line) -> str:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Figures before and after, as Markdown."""
-    rows = ["| figure | target | best peer | before | now | load before, now |", "|---|---|---|---|---|---|"]
+    """Figures beside their targets and the best peer's, as Markdown."""
+    rows = ["| figure | target | best peer | measured | load |", "|---|---|---|---|---|"]
     for figure, wanted, target, peer in FIGURES:
-        pair = [newest(lines, label, wanted) for label in ("before", "now")]
-        loads = ", ".join("-" if line is None else str(line.get("load", "-")) for line in pair)
-        rows.append(f"| {figure} | {target} | {peer} | {_value(pair[0])} | {_value(pair[1])} | {loads} |")
+        line = newest(lines, "now", wanted)
+        load = "-" if line is None else line.get("load", "-")
+        rows.append(f"| {figure} | {target} | {peer} | {_value(line)} | {load} |")
     return "\n".join(rows)
 
 

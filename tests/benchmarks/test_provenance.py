@@ -1,4 +1,4 @@
-"""Every committed number names a commit that can be checked out; the few whose commit is gone are listed here."""
+"""Every committed number names a commit that can be checked out, of a tree without changes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ from boards.rows import BOARDS, read, results_of
 from tests.places import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
-LOST = {  # commit -> rows: their branches are gone; to be made again, and never more of them
-    "dea31e4e": 10, "bdf3f9ef": 16, "075512bf": 4, "de46a59a": 3, "9fbe79e3": 4,
-    "49ca26cf": 2,
-}  # fmt: skip
-DIRTY = {"speed.jsonl": 36}  # rows from trees with changes, beyond those of LOST
 
 
 def git(*arguments: str) -> str:
@@ -44,16 +39,8 @@ def test_every_number_names_a_commit_of_this_history() -> None:
         known = {commit[:8] for commit in git("rev-list", "HEAD").split()}
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no git history here")
-    gone: Counter[str] = Counter()
-    for (_, commit, _), count in made_at().items():
-        if commit not in known:
-            gone[commit] += count
-    assert gone == LOST
+    assert {(file, commit): count for (file, commit, _), count in made_at().items() if commit not in known} == {}
 
 
 def test_no_number_was_made_from_a_tree_with_changes() -> None:
-    dirty: Counter[str] = Counter()
-    for (file, commit, changed), count in made_at().items():
-        if changed and commit not in LOST:
-            dirty[file] += count
-    assert dirty == DIRTY
+    assert {(file, commit): count for (file, commit, changed), count in made_at().items() if changed} == {}
