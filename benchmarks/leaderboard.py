@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import json_lines
 from boards import rows, tuning
 from boards.rows import Cell, Record, load_board
+from processes import end_with_parent
 
 LABELS = ("evaluation.semi.fractions=[0.01]", "evaluation.semi.epochs=50", "evaluation.train_images=null")
 TABLES = {"one": rows.ONE, "tuned": rows.TUNED, "mixed": rows.MIXED}
@@ -93,7 +94,7 @@ def ended(
         for number, given in enumerate(arguments):
             yield number, call(*given)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=end_with_parent) as executor:
         pending = {executor.submit(call, *given): number for number, given in enumerate(arguments)}
         for future in as_completed(pending):
             yield pending[future], future.result()

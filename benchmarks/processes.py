@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from multiprocessing import parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 
 import yaml
@@ -88,6 +91,19 @@ def append_each(
                 file.write(text + "\n")
             print(f"{name}: {description}", flush=True)
     return failed
+
+
+def end_with_parent() -> None:
+    """From now on, end this worker as SIGTERM does, so a run at its next round, once the process that started it has
+    ended: a pool's own workers would finish their tasks first, for minutes, and nobody would read the results.
+    """
+
+    def watch() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def tell(line: Mapping[str, Any]) -> None:

@@ -4,13 +4,28 @@ takes no other with it."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import processes
+import psutil
 import pytest
 
 from rayfed_ssl.testing.tiny import BASE
 
+POOL = """
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from processes import end_with_parent
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=end_with_parent) as executor:
+        executor.submit(print, "ready", flush=True).result()
+        executor.submit(time.sleep, 60).result()
+"""
 KEYS = {**BASE, "method.name": "fedsimclr", "train.rounds": 2, "evaluation.protocols": []}
 
 
@@ -54,3 +69,16 @@ def test_whatever_ends_one_item_the_others_lines_are_kept(tmp_path, capsys):
     assert [line.split(":")[0] for line in failed] == [f"{name} failed" for name in "BCDEF"]
     assert failed[0] == "B failed: KeyError: 'encoder'"
     assert failed[2] == "D failed: RuntimeError: ended with 2"
+
+
+def test_workers_end_soon_after_the_process_that_started_them(tmp_path):
+    program = tmp_path / "pool.py"
+    program.write_text(POOL)
+    environment = {**os.environ, "PYTHONPATH": str(Path(processes.__file__).parent)}
+    with subprocess.Popen([sys.executable, program], env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        workers = psutil.Process(parent.pid).children(recursive=True)
+        parent.terminate()
+    assert workers
+    assert psutil.wait_procs(workers, timeout=30)[1] == []
