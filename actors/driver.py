@@ -121,9 +121,10 @@ class Driver:
                     self.begun.close()
         except BaseException as error:
             self.result = _sendable(error)
-            self.status = "failed"  # only now: who reads it may kill this process
+            # only now: who reads it may kill this process
+            self.status = "stopped" if isinstance(error, StoppedAtOnce) else "failed"
             raise
-        self.status = "done"
+        self.status = "stopped" if summary.get("status") == "stopped" else "done"
         return summary
 
     def _drive(self) -> dict[str, Any]:

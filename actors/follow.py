@@ -312,7 +312,7 @@ def detach(
             raise
         except DEATHS as error:
             raise UserError(_gone(name, error)) from None
-        if update.status == "failed":
+        if isinstance(update.result, BaseException):
             ray.kill(driver)
             raise update.result
         return update.status not in OVER
@@ -334,7 +334,7 @@ def attach(name: str, report: Report) -> tuple[dict[str, Any], str, int]:
         except DEATHS as error:
             raise UserError(_gone(name, error)) from None
         ray.kill(driver)
-        if update.status == "failed":
+        if isinstance(update.result, BaseException):
             raise update.result
         return update.result, where, rounds
 

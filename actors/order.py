@@ -13,7 +13,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
 
-OVER = ("done", "failed")  # the statuses of an ``Update`` after which there is no other
+OVER = ("done", "stopped", "failed")  # the statuses of an ``Update`` after which there is no other
 RESTARTS = 4  # of the driver in a row, without a finished round in between
 PAUSE_S = 2.0  # before the first of them; doubled before each further one where the command starts them
 
@@ -25,7 +25,7 @@ class Update:
     process: str  # changes when the driver was restarted: its progress begins anew
     progress: list[Progress]
     through: int  # how many lines had been reported by then: the next look asks for those after them
-    status: str  # waiting (something may still be refused) | running | done | failed
+    status: str  # waiting (something may still be refused) | running | done | stopped | failed
     result: Any = None  # the summary, or the exception
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -216,6 +217,17 @@ def test_a_run_waits_until_nothing_can_be_refused(monkeypatch: pytest.MonkeyPatc
     driver.run()
     assert statuses == ["waiting", "running", "running", "running"]  # a run under way does not wait again
     assert driver.state()[0] == "done"
+
+
+@pytest.mark.parametrize("outcome", [StoppedAtOnce("stopped at once, while it waited"), {"status": "stopped"}])
+def test_a_run_that_was_stopped_did_not_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: StoppedAtOnce | dict[str, str]
+) -> None:
+    """Neither while it waited for its place nor after a round; who lists detached runs reads this."""
+    driver, _ = scripted(monkeypatch, tmp_path, [outcome], [0])
+    with pytest.raises(StoppedAtOnce) if isinstance(outcome, Exception) else nullcontext():
+        driver.run()
+    assert driver.state()[0] == driver.progress().status == "stopped"
 
 
 def test_who_comes_after_a_driver_knows_that_it_was_asked_to_stop(

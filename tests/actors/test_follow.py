@@ -108,6 +108,22 @@ def test_who_leaves_is_told_whether_the_run_goes_on(
     assert killed == []  # who attaches reads its result
 
 
+def test_a_run_that_is_stopped_while_it_waits_says_so_to_who_leaves_or_attaches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stopped = Update("it", [], 1, "stopped", StoppedAtOnce("stopped at once, while it waited for 2 x 1 CPU"))
+    killed = leaving(monkeypatch, stopped, stopped)
+    with pytest.raises(StoppedAtOnce, match="while it waited"):
+        follow.detach(tiny("fedsimclr"), tmp_path)
+    assert killed == ["the driver"]
+    driver = SimpleNamespace(target=SimpleNamespace(remote=lambda: None))
+    monkeypatch.setattr(follow, "find", lambda name: driver)
+    monkeypatch.setattr(follow.ray, "get", lambda _: ("/runs/it", 9))
+    with pytest.raises(StoppedAtOnce, match="while it waited"):
+        follow.attach("it", lambda progress: None)
+    assert killed == ["the driver", driver]
+
+
 def test_who_leaves_hears_that_the_driver_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     leaving(monkeypatch)
 
