@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,7 @@ class OneRun:
     settings: dict[str, Any]
     status: str
     rounds: int
-    values: dict[str, float]  # at the end
+    values: dict[str, float]  # at the end; those that are not finite are missing, here and before training
     curves: dict[str, Curve]  # accuracies over rounds
     untrained: dict[str, float]
     pixels: dict[str, float]
@@ -139,14 +140,15 @@ def read_run(folder: Path) -> OneRun:
     pixels = {name.removeprefix(PIXELS): curve[0] for name, curve in curves.items() if name.startswith(PIXELS)}
     curves = {name: curve for name, curve in curves.items() if not name.startswith(PIXELS)}
     values = {name: curve[max(curve)] for name, curve in curves.items() if max(curve) > 0}
+    untrained = {name: curve[0] for name, curve in curves.items() if 0 in curve}
     return OneRun(
         folder=folder,
         seed=int(settings["seed"]),
         settings=settings,
-        values=values,
+        values=_finite(values),
         curves={name: curve for name, curve in curves.items() if "/" not in name},
-        untrained={name: curve[0] for name, curve in curves.items() if 0 in curve},
-        pixels=pixels,
+        untrained=_finite(untrained),
+        pixels=_finite(pixels),
         sent=bytes_until(read_communication(folder)),
         virtual_s=virtual_seconds(metrics),
         rounds_s=rounds_s(metrics),
@@ -163,6 +165,11 @@ def read_run(folder: Path) -> OneRun:
         by_client={tag: of for tag, of in by_client.items() if of},
         **told,
     )
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    """The values that are numbers: an area under the curve on test images of one class is NaN, as if not measured."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _told(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from rayfed_ssl.records.tables import (
     metrics_parts,
     table,
 )
+from rayfed_ssl.report.comparison import report
 from rayfed_ssl.report.comparison_verdict import verdict
 from tests.records.run_folders import PIXELS, UNTRAINED, A, B, run_folder, three, two_rows
 from tests.tiny import tiny
@@ -482,6 +485,29 @@ def test_clients_that_begin_with_one_encoder_have_its_values(tmp_path: Path) -> 
     made = of_variants(runs)
     assert made.rows[-2].values["linear"] == {0: value}
     assert not any("measured something else" in note for note in notes(made))
+
+
+@pytest.mark.parametrize("end", [math.nan, 0.7])
+def test_what_is_no_number_is_missing(end: float, tmp_path: Path) -> None:
+    """An area is NaN where test images are of one class: before training alone, or in the end, too."""
+    runs, out = {"a": three(tmp_path, "a", A), "b": three(tmp_path, "b", B, method="fedprox")}, tmp_path / "out"
+    for folder in [*runs["a"], *runs["b"]]:
+        more = [Metric(0, None, tag, math.nan, 0.0) for tag in ("eval/knn_auc", "eval/pixels_knn_auc")]
+        more += [Metric(t, None, "eval/knn_auc", value, float(t)) for t, value in ((1, 0.6), (3, end))]
+        part = metrics_parts(folder).read()
+        metrics_parts(folder).write(Commit(3, 0), pa.concat_tables([part, table(more, METRICS)]))
+    made = of_variants(runs)
+    assert (made.rows[0].began, made.rows[1].began) == (None, None)  # NaN is not another value than NaN
+    assert ("knn_auc" in made.measures) == math.isfinite(end)
+    write(made, out)
+    assert pq.read_table(out / "comparison.parquet").to_pylist() == records(made)  # NaN would not equal itself
+    assert all(record.get("knn_auc.mean") is None for record in records(made)[-2:])
+    report(out)
+    for name in ("comparison.csv", "comparison.md", "comparison.tex", "comparison.json", "report.html"):
+        assert not re.search(r"\bnan\b", (out / name).read_text(), re.IGNORECASE), name
+    head, *rows = [line.split(" | ") for line in markdown(made).splitlines() if line.startswith("| ")]
+    if math.isfinite(end):
+        assert [row[head.index("knn_auc")] for row in rows[-2:]] == ["-", "-"]
 
 
 def test_a_figure_names_every_row_once(tmp_path: Path) -> None:
