@@ -390,3 +390,18 @@ def test_where_whole_groups_leave_none_to_test_on_the_message_names_the_key(tmp_
     write(tmp_path / "x.parquet", label=[0, 1] * 8, who=["a", "b"] * 8)
     with pytest.raises(UserError, match=r"need test images; data[.]columns[.]group holds whole groups out, or none"):
         read(tmp_path / "x.parquet", group="who")
+
+
+@pytest.mark.parametrize("nulls", [pa.nulls(8), pa.nulls(8, pa.string())], ids=["without a type", "of text"])
+def test_a_file_whose_column_is_null_alone_has_no_client_no_group_and_no_split(tmp_path: Path, nulls: pa.Array) -> None:
+    root, splits = tmp_path / "d", ["train", "train", "test", "test"]
+    write(root / "train-0.parquet", label=[0, 1] * 4, who=[1, 2] * 4, split=splits * 2)
+    write(root / "train-1.parquet", label=[0, 1] * 4, who=nulls, split=nulls)
+    data = read(root, client="who", split="split")
+    assert data.train.clients.tolist() == [0, 1] * 2
+    assert texts(data.notes)[0].startswith("8 rows of column split of ")
+    write(root / "test.parquet", label=[0, 1] * 4, who=nulls)
+    assert read(root, client="who").train.clients.tolist() == [0, 1] * 4 + [-1] * 8
+    grouped = read(root, group="who")
+    assert grouped.train.groups.tolist() == [0, 1] * 4 + [-1] * 8
+    assert grouped.test.groups.tolist() == [-1] * 8

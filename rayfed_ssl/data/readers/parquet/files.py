@@ -189,8 +189,9 @@ def readable(file: Path, key: str) -> Iterator[pq.ParquetFile]:
 
 
 def sound_column(opened: pq.ParquetFile, name: str) -> pa.ChunkedArray:
-    """A column of an opened file, as ``plain`` returns it. Raises an ArrowException, which ``readable`` reports, for
-    text that is not UTF-8 and for more or fewer values than the file has rows.
+    """A column of an opened file, as ``plain`` returns it; nulls that have no type, as pandas writes a column without
+    values, are text. Raises an ArrowException, which ``readable`` reports, for text that is not UTF-8 and for more or
+    fewer values than the file has rows.
     """
     column = opened.read(columns=[name]).column(name)
     try:
@@ -199,7 +200,7 @@ def sound_column(opened: pq.ParquetFile, name: str) -> pa.ChunkedArray:
         raise pa.ArrowInvalid(f"column {name}: {error}") from error
     if len(column) != (rows := opened.metadata.num_rows):
         raise pa.ArrowInvalid(f"column {name} has {len(column)} values, the file {rows} rows")
-    return plain(column)
+    return column.cast(pa.string()) if pa.types.is_null(column.type) else plain(column)
 
 
 def few_rows(opened: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
