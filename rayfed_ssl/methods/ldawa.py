@@ -98,16 +98,19 @@ class Server(fedavg.Server[Config]):
         return InitialWeights(self.config, self.setup.federation).network(self.common_encoder)
 
     def notes(self) -> list[Note | str]:
-        return [*self.never_begun(), *self.without_statistics()]
+        return [*self.never_begun(), *self.without_effect()]
 
-    def without_statistics(self) -> list[str]:
-        """A line for each key that only running statistics have a use for, where the network has none."""
-        if any(True for _ in self.network.buffers()):
-            return []
-        keys = ["as_code"] if self.method.as_code else []
-        if self.method.weights == "uniform" and not self.method.warmup:
-            keys.append("weights")
-        return [f"method.{key} has no effect: the network has no running statistics" for key in keys]
+    def without_effect(self) -> list[str]:
+        """A line for each key without effect: where the network has no running statistics, or where these count by
+        cosines, too. Parameters without dimensions have a plain mean in any case.
+        """
+        statistics, none = any(True for _ in self.network.buffers()), "the network has no running statistics"
+        lines = [f"method.as_code has no effect: {none}"] if self.method.as_code and not statistics else []
+        plain = (statistics and not self.method.as_code) or any(p.ndim == 0 for p in self.network.parameters())
+        if self.method.weights == "uniform" and not self.method.warmup and not plain:
+            why = "method.as_code=true, and method.warmup=0 leaves out FedAvg's mean" if statistics else none
+            lines.append(f"method.weights has no effect: {why}")
+        return lines
 
     def never_begun(self) -> list[Note]:
         """A line if the warm-up takes all rounds."""

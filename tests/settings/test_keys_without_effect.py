@@ -129,6 +129,12 @@ NOTED: dict[str, tuple[str, dict[str, object], list[str]]] = {
                 [f"method.weights has no effect: {STATISTICS}"]),
     "a warm-up's mean": ("ldawa", {**PLAIN, "method.weights": "uniform"}, []),
     "of BatchNorm": ("ldawa", {"method.as_code": True}, []),
+    "statistics by cosines": (
+        "ldawa", {"method.as_code": True, "method.weights": "uniform", "method.warmup": 0},
+        ["method.weights has no effect: method.as_code=true, and method.warmup=0 leaves out FedAvg's mean"],
+    ),
+    "in the warm-up": ("ldawa", {"method.as_code": True, "method.weights": "uniform"}, []),
+    "statistics": ("ldawa", {"method.weights": "uniform", "method.warmup": 0}, []),
     "shares": ("fedu2", {**PLAIN, "method.lr": 0.05, "method.temperature": 0.5},
                [f"method.temperature has no effect beside method.lr: {STATISTICS}"]),
     "a relative step": ("fedu2", {**PLAIN, "method.temperature": 0.5}, []),
@@ -147,3 +153,32 @@ def test_a_method_notes_keys_that_its_network_or_clients_have_no_use_for(
     config = tiny_run(method, {"train.rounds": 4, **changes})
     parts, _ = rehearse(config, load_federation(config))
     assert [note.text for note in parts.notes()] == lines
+
+
+SCALED = """
+from torch import nn, ones
+
+from rayfed_ssl.models import Encoder, Family
+
+
+class Scaled(Encoder):
+    dim = 6
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(192, 6), nn.Parameter(ones(()))
+
+    def forward(self, images):
+        return self.layer(images.flatten(1)) * self.scale
+
+
+ENCODERS = {"scaled": Family(lambda config, image_size, channels: Scaled(), minimum=8)}
+"""
+
+
+def test_a_parameter_without_dimensions_has_a_use_for_the_weights_of_a_mean(tmp_path: Path) -> None:
+    (tmp_path / "scaled.py").write_text(SCALED)
+    changes = {**PLAIN, "imports": ["scaled.py"], "clients.encoders": "scaled", "data.channels": 3}
+    config = tiny_run("ldawa", {**changes, "method.weights": "uniform", "method.warmup": 0}, tmp_path)
+    parts, _ = rehearse(config, load_federation(config))
+    assert not [note.text for note in parts.notes() if "has no effect" in note.text]
