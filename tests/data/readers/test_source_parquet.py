@@ -176,7 +176,8 @@ def test_parquet_errors_name_the_file(tmp_path):
     write_parquet(tmp_path / "test.parquet", pictures(2), [0, 0])
     refused(r"train\.parquet cannot be read as Parquet", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0, 0], column="photo")
-    refused(r"train\.parquet has no image column \(img, image\); it has photo, label", tmp_path, "parquet")
+    has = r"train\.parquet has no image column \(img, image\); it has photo, label: "
+    refused(rf"{has}name one in data\.columns\.image, such as photo$", tmp_path, "parquet")
     pq.write_table(pa.table({"img": [1, 2], "label": [0, 0]}), tmp_path / "train.parquet")
     refused(r"column img of .* is of type int64; an image is encoded bytes", tmp_path, "parquet")
     write_parquet(tmp_path / "train.parquet", pictures(2), [0.5, 1.0])

@@ -207,7 +207,8 @@ def image_column(schema: pa.Schema, columns: Columns, file: Path, key: str) -> s
         paths = next((field.name for field in schema if bare(field.name) in PATHS and is_text(field.type)), "")
         hint = f"; where {printable(paths)} names files: {FROM_TABLE}" if paths and not some else ""
         problem = f"{key}.path: {printable(file)} has no image column ({wanted}); it has {has}{hint}: "
-        raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image", {"image": some or "COLUMN"})
+        say = f", such as {printable(some)}" if some else ""
+        raise Unnamed.of(problem, "name one", f"name one in {key}.columns.image{say}", {"image": some or "COLUMN"})
     if problem := no_images(schema.field(name).type):
         raise UserError(f"{key}.path: column {printable(name)} of {printable(file)} is {problem}")
     return name
