@@ -214,9 +214,14 @@ def report_command(folder: Path | str) -> str:
     return f"rayfed-ssl report {quote(str(folder))}{older}"
 
 
-def accuracy_command(folder: Path | str) -> str:
-    """Where a run that measured no accuracy, as one without labels, can be measured."""
-    return f"not measured; on labelled images: rayfed-ssl evaluate {quote(str(folder))} --data IMAGES --protocol knn"
+def accuracy_command(summary: Mapping[str, Any], folder: Path | str) -> str:
+    """Why a run has no accuracy, and the command that measures one, if there is an encoder."""
+    if summary.get("status") == "diverged":
+        return "not measured"
+    command = f"rayfed-ssl evaluate {quote(str(folder))}"
+    if summary.get("untrained"):
+        return f"not measured yet, as evaluation.every evaluates later rounds; now: {command}"
+    return f"not measured; on labelled images: {command} --data IMAGES --protocol knn"
 
 
 def curves_command(folder: Path | str) -> str:
@@ -272,7 +277,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         **({"try next": _try_next(summary, found)} if found is not None and _falls_short(summary, found) else {}),
-        **({} if summary["accuracy"] else {"accuracy": accuracy_command(folder)}),
+        **({} if summary["accuracy"] else {"accuracy": accuracy_command(summary, folder)}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -10,9 +11,13 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from rich.console import Console
 
+import rayfed_ssl
+from rayfed_ssl import Progress
 from rayfed_ssl.report.evaluated import sentence_of, verdict_of
 from rayfed_ssl.report.verdict import DAMAGED, verdict
+from rayfed_ssl.terminal.progress import conclude
 from tests.command_line import Call
 from tests.data.files import pictures, write_parquet
 
@@ -43,6 +48,30 @@ def test_without_accuracies_there_is_no_verdict_but_the_command_that_measures_on
     status, out, _ = call(*command.replace("IMAGES", "digits").split())
     assert status == 0
     assert "knn" in out
+
+
+def test_a_run_stopped_before_an_evaluation_names_the_command_that_makes_it(call: Call, tmp_path: Path) -> None:
+    def stop(told: Progress) -> bool:
+        return told.round == 1
+
+    run = rayfed_ssl.run("tiny.yaml", out="runs/tiny", executor="local", evaluation__every=2, on_progress=stop)
+    assert (run.status, run.summary["accuracy"]) == ("stopped", {})
+    text = io.StringIO()
+    conclude(Console(file=text, width=160), run.summary, "runs/tiny")
+    (line,) = (line for line in text.getvalue().splitlines() if line.startswith("accuracy"))
+    said, command = line.removeprefix("accuracy").split("; now: rayfed-ssl ")
+    assert said.strip() == "not measured yet, as evaluation.every evaluates later rounds"
+    status, out, _ = call(*command.split())
+    assert status == 0
+    assert "knn" in out
+
+
+def test_a_run_that_diverged_has_no_encoder_to_evaluate() -> None:
+    text = io.StringIO()
+    sent = {"up_bytes": 0, "down_bytes": 0}
+    summary = {"status": "diverged", "accuracy": {}, "rounds": 1, "communication": sent, "wall_s": 1.0}
+    conclude(Console(file=text, width=160), summary, "runs/tiny")
+    assert "accuracy      not measured" in text.getvalue().splitlines()
 
 
 def test_a_large_class_is_recalled_at_the_end(call: Call, tmp_path: Path) -> None:
