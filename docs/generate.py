@@ -215,6 +215,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "leaderboard": of_board(board_tables.page),
         "tuning": tuned,
         "tuned": of_board(board_tuning_tables.gained),
+        "longer in short": other_board(board_rows.LONGER, board_overall.overall),
         "longer": other_board(board_rows.LONGER, board_tables.page),
         "change": other_board(board_rows.LONGER, lambda rows, board: longer.change(board_rows.read(), rows, board)),
         "many in short": other_board(board_rows.MANY, board_overall.overall),

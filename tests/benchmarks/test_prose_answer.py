@@ -89,14 +89,6 @@ def audits(variant: str, field: str) -> list[float]:
     return found
 
 
-def longer(measure: str) -> str:
-    """What FedSimCLR is called beside training alone after five times the rounds."""
-    runs = pairing.of_table(rows.read(rows.results_of(rows.LONGER)), "cifar10", "dirichlet", rows.ONE)
-    found = difference(pairing.paired(runs[rows.REFERENCE], runs["local"], measure))
-    assert found is not None
-    return str(found.judged())
-
-
 def labels_apart() -> dict[tuple[str, str], dict[str, str]]:
     """Each table that was measured by 1% of the labels, and what the methods told apart by it are called."""
     found = {}
@@ -202,8 +194,6 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      and more_by_fewshot("fashion_mnist", "two_classes") == 0),
     (README, "on Fashion-MNIST they beat nearly half of the methods by kNN.",
      lambda: between(0.4, [below_pixels("fashion_mnist", KNN) / 29], 0.5)),
-    (RESULTS, "FedSimCLR is still above `local` by kNN, but the order of those below changes.",
-     lambda: longer(KNN) == ABOVE),
     (RESULTS, "are above FedSimCLR by two to six points, by every protocol on both data sets",
      lambda: between(2, [mean("centralized_equal_steps", m, data=d) for m in rows.MEASURES for d in SETS], 6.4)
      and all(words("centralized_equal_steps", data=d) == [ABOVE] * 3 for d in SETS)),

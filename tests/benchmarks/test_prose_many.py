@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from statistics import fmean
 
 import pytest
-from boards import many, overall, pairing, rows
-from boards.clusters import OverSets, over_board
+from boards import many, pairing, rows
 
 from tests.benchmarks.pages import ABOVE, BELOW, LEADERBOARD, OPEN, README, RESULTS, between, stands
+from tests.benchmarks.prose_boards import OfBoard
 
-BOARD = rows.load_board(rows.MANY)
-RANKED = [method for method in BOARD["methods"] if method not in (*BOARD["references"], rows.REFERENCE)]
+MADE = OfBoard(rows.MANY)
+BOARD, RANKED = MADE.board, MADE.ranked
 KNN, LINEAR, FEWSHOT = rows.MEASURES
 SPECTRAL_OR_BYOL = ("fedsc", "fedavg_sc", "fedbyol", "fedema")
-
-
-@cache
-def found(reference: str = rows.REFERENCE, data: str | None = None) -> dict[str, dict[str, OverSets]]:
-    """Measure -> method -> its difference, over both data sets or of one."""
-    board = BOARD if data is None else {**BOARD, "data": {data: None}}
-    made = rows.read(rows.results_of(rows.MANY))
-    return {measure: dict(over_board(made, board, measure, reference)) for measure in rows.MEASURES}
-
-
-def words(method: str, data: str | None = None) -> list[str]:
-    """What it is called by kNN, linear probe and few-shot."""
-    return [overall.verdict(each[method]) for each in found(data=data).values()]
-
-
-def points(method: str, measure: str, reference: str = rows.REFERENCE, data: str | None = None) -> list[float]:
-    """The mean difference and the ends of its interval, to a tenth of a point."""
-    one = found(reference, data)[measure][method]
-    assert one.low is not None
-    assert one.high is not None
-    return [round(100 * value, 1) for value in (one.mean, one.low, one.high)]
+found, words, points = MADE.found, MADE.words, MADE.points
 
 
 def with_few(method: str, data: str) -> float:
@@ -55,7 +34,7 @@ def above_on_one() -> dict[tuple[str, str, str], float]:
     return {
         (method, data, measure): points(method, measure, data=data)[0]
         for data in BOARD["data"] for method in RANKED
-        for measure, word in zip(rows.MEASURES, words(method, data), strict=True) if word == ABOVE
+        for measure, word in zip(rows.MEASURES, words(method, data=data), strict=True) if word == ABOVE
     }  # fmt: skip
 
 
