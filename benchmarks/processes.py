@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing import parent_process
@@ -93,15 +94,17 @@ def append_each(
     return failed
 
 
-def end_with_parent() -> None:
-    """From now on, end this worker as SIGTERM does, so a run at its next round, once the process that started it has
-    ended: a pool's own workers would finish their tasks first, for minutes, and nobody would read the results.
+def end_with_parent(every_s: float = 10) -> None:
+    """From now on, once the process that started this worker has ended, end it as SIGTERM does, so a run at its next
+    round; and again every so many seconds, because a pool's worker then begins what was queued, or waits for ever.
     """
 
     def watch() -> None:
         if (parent := parent_process()) is not None:
             parent.join()
-            os.kill(os.getpid(), signal.SIGTERM)
+            while True:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(every_s)
 
     Thread(target=watch, daemon=True).start()
 

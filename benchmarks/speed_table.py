@@ -88,13 +88,14 @@ def _zero_work(line: Line) -> str:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Figures beside their targets and the best peer's, as Markdown."""
-    rows = ["| figure | target | best peer | measured | load |", "|---|---|---|---|---|"]
+    """Figures beside their targets and the best peer's, as Markdown; below, the commits at which they were measured."""
+    rows, commits = ["| figure | target | best peer | measured | load |", "|---|---|---|---|---|"], set[str]()
     for figure, wanted, target, peer in FIGURES:
         line = newest(lines, "now", wanted)
+        commits |= {line["commit"]} if line is not None and "commit" in line else set()
         load = "-" if line is None else line.get("load", "-")
         rows.append(f"| {figure} | {target} | {peer} | {_value(line)} | {load} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, *(["", f"Measured at {', '.join(sorted(commits))}."] if commits else [])])
 
 
 def sentence(lines: list[dict[str, Any]]) -> str:

@@ -16,15 +16,27 @@ import pytest
 from rayfed_ssl.testing.tiny import BASE
 
 POOL = """
+import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from processes import end_with_parent
 
+def stoppable():
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGTERM, stop)  # as a run does
+    print("ready", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
 if __name__ == "__main__":
-    with ProcessPoolExecutor(1, get_context("spawn"), initializer=end_with_parent) as executor:
-        executor.submit(print, "ready", flush=True).result()
-        executor.submit(time.sleep, 60).result()
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=end_with_parent, initargs=(0.5,)) as executor:
+        for future in [executor.submit(stoppable) for _ in range(3)]:
+            future.result()
 """
 KEYS = {**BASE, "method.name": "fedsimclr", "train.rounds": 2, "evaluation.protocols": []}
 

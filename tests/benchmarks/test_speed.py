@@ -26,12 +26,13 @@ def test_the_newest_line_counts_and_what_nobody_measured_is_said(tmp_path: Path)
     lines = written(
         tmp_path / "x.jsonl",
         {**zero, "ours_ms_per_client": 4.0, "ratio": 2.0},
-        {**zero, "ours_ms_per_client": 3.0, "ratio": 1.5},
+        {**zero, "ours_ms_per_client": 3.0, "ratio": 1.5, "commit": "a2e60b4e"},
         {**zero, "ours_ms_per_client": 5.0, "ratio": 2.0, "label": "before"},
     )
     table = speed_table.table(lines)
     assert row(table, "zero-work `mean`, 45 MB")[3:] == ["3.00 ms (9.00 CPU), 1.5 x, 2.3 GB PSS", "1.5"]
     assert row(table, "a typo")[3:] == ["not measured", "-"]
+    assert table.splitlines()[-1] == "Measured at a2e60b4e."
 
 
 def test_many_actors_have_a_row_for_each_shape(tmp_path: Path) -> None:
