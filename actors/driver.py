@@ -41,6 +41,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.ledger import Ledger
 from rayfed_ssl.simulation import loop
 from rayfed_ssl.simulation.progress import Progress
+from rayfed_ssl.storage import failure
 from rayfed_ssl.storage.mirror import mirrored
 
 NEWEST = 100  # lines of a detached run that its driver keeps: nobody reads them, its folder has all
@@ -135,7 +136,9 @@ class Driver:
             return self._to_the_end(resume, saved)
 
     def _to_the_end(self, resume: bool, saved: Callable[[], None]) -> dict[str, Any]:
-        """Run, and continue from the newest checkpoint whenever state was lost."""
+        """Run, and continue from the newest checkpoint whenever state was lost. If a run under way is stopped while it
+        waits to go on, it did not fail: what the loss wrote into its folder is removed.
+        """
 
         def attempt(resume: bool) -> dict[str, Any]:
             begun = (self.order.folder / "config.yaml").exists()
@@ -154,7 +157,12 @@ class Driver:
             self.under_way = True
             self._say(line)
 
-        return persisting(attempt, self._reached, lost, resume=resume)
+        try:
+            return persisting(attempt, self._reached, lost, resume=resume)
+        except StoppedAtOnce:
+            if self.under_way:
+                failure.clear(self.order.folder)
+            raise
 
     def _connect(self, config: RunConfig, federation: Federation, ledger: Ledger) -> RayCohort:
         if self.begun is not None:

@@ -31,6 +31,7 @@ from rayfed_ssl.federated.federation import Federation
 from rayfed_ssl.federated.messages import ClientError, OperationResult, State
 from rayfed_ssl.simulation.progress import Progress
 from rayfed_ssl.simulation.worker import Worker
+from rayfed_ssl.storage import failure
 from tests.cluster.processes import until
 from tests.tiny import booked, encoders, measured, run_locally, tiny
 
@@ -205,7 +206,7 @@ def scripted(
     driver = Driver.__new__(Driver)
     order: Any = SimpleNamespace(config=tiny("fedsimclr"), folder=folder, uri=None, resume=False, group="mine")
     driver.order, driver.restarted, driver.reconstructed, driver.process = order, False, False, "here"
-    driver.begun = None
+    driver.begun, driver.under_way = None, False
     driver.reported, driver.status, driver.result = ProgressLog(), "waiting", None
     driver.stop_wanted = threading.Event()
     return driver, resumed
@@ -228,6 +229,31 @@ def test_a_run_that_was_stopped_did_not_fail(
     with pytest.raises(StoppedAtOnce) if isinstance(outcome, Exception) else nullcontext():
         driver.run()
     assert driver.state()[0] == driver.progress().status == "stopped"
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+def test_a_run_under_way_that_is_stopped_while_it_waits_to_go_on_did_not_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, under_way: bool
+) -> None:
+    """Its folder keeps no trace of the loss. Of a run that failed before, and whose resume did not begin, it does."""
+    stopped = StoppedAtOnce("stopped at once, while it waited")
+    driver, _ = scripted(
+        monkeypatch, tmp_path, [StateLost("all actors lost"), stopped] if under_way else [stopped], [4] * 2
+    )
+    ending = module.loop.run
+
+    def run(*arguments: Any, **options: Any) -> dict[str, Any]:
+        try:
+            return ending(*arguments, **options)
+        except StateLost as error:
+            failure.keep(tmp_path, error)  # as the loop does
+            raise
+
+    monkeypatch.setattr(module.loop, "run", run)
+    failure.keep(tmp_path, OSError("of an earlier attempt"))
+    with pytest.raises(StoppedAtOnce):
+        driver.run()
+    assert failure.kept(tmp_path) == (None if under_way else "OSError: of an earlier attempt")
 
 
 def test_who_comes_after_a_driver_knows_that_it_was_asked_to_stop(
