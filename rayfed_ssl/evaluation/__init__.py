@@ -123,7 +123,7 @@ def check(
     Args:
         train, test: (N,) and (M,) labels, negative for an image without a label.
         other: what to call images that are not a run's own and are measured by ``--protocol``.
-        unless: the key that would name labels of ``other``; empty if there is no such key.
+        unless: the key that would name the labels of these images, if another column holds them; empty if none would.
     Raises:
         UserError: labels are missing, or a protocol's own settings cannot work.
     """
@@ -133,9 +133,10 @@ def check(
         if config.labelled and not (labels >= 0).any():
             held_out = config.select is not None and not (train >= 0).any()
             unused = ", with evaluation.select=null: nothing can be chosen by what it holds out" if held_out else ""
+            column = f"; {unless} says which column or array has them" if unless else ""
             raise UserError(
                 f"evaluation.protocols: found {', '.join(config.labelled)}, but none of the {len(labels)} {split} "
-                f"images has a label; allowed without labels: rank, or []{unused}"
+                f"images has a label{column}; allowed without labels: rank, or []{unused}"
             )
     if config.labelled and len(np.unique(train[train >= 0])) < 2:
         raise UserError(

@@ -92,7 +92,8 @@ def check_shards(config: RunConfig, federation: Federation) -> None:
 
 def check_labels(config: RunConfig, federation: Federation) -> None:
     """Refuse an objective, or protocols, that need labels if images have none, before rounds are spent on them. There
-    is a line for each and, if training images are of no class or a single one, a line on how the images were read.
+    is a line for each and, if training images are of no class or a single one, lines on how the images were read:
+    those that name the key of a column of labels come first.
     """
     lines: list[str] = []
     trained = np.concatenate([federation.dataset.train.labels[shard["train"]] for shard in federation.shards])
@@ -102,14 +103,17 @@ def check_labels(config: RunConfig, federation: Federation) -> None:
             "label; allowed without labels: a self-supervised objective"
         )
     train, test = federation.dataset.train, federation.dataset.test
+    unnamed = "columns" in SOURCES[config.data.name].reads and config.data.columns.label is None
+    unless = "data.columns.label" if unnamed else ""
     try:
-        evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size)
+        evaluation.check(config.evaluation, train.labels, test.labels, config.data.image_size, unless=unless)
         check_drawn(federation, config)
     except UserError as error:
         lines.append(str(error))
     if lines:
         told = () if len(np.unique(train.labels[train.labels >= 0])) > 1 else federation.dataset.notes
-        raise UserError("\n".join([*lines, *(f"data: {note}" for note in told)]))
+        of_labels = sorted(map(str, told), key=lambda note: "data.columns.label" not in note)
+        raise UserError("\n".join([*lines, *(f"data: {note}" for note in of_labels)]))
 
 
 def image_notes(config: RunConfig, federation: Federation) -> tuple[Note, ...]:

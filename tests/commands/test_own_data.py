@@ -245,6 +245,38 @@ def test_what_was_made_of_the_images_is_written_down_and_stands_in_the_report(ca
     assert not (folder / "environment-2.json").exists()
 
 
+@pytest.mark.parametrize("name", ["table", "parquet"])
+def test_where_no_column_is_called_as_labels_are_the_key_that_names_it_comes_first(
+    call: Call, tmp_path: Path, name: str
+) -> None:
+    """Before the advice for images without labels, in the line itself and in those on how the images were read."""
+    hospitals(tmp_path / "hosp")
+    files = sorted((tmp_path / "hosp/train/a").rglob("*.png"))
+    kinds, patients = [path.parent.name for path in files], [f"p{number % 9}" for number in range(len(files))]
+    if name == "table":
+        rows = [
+            f"{path.relative_to(tmp_path)},{kind},{one}" for path, kind, one in zip(files, kinds, patients, strict=True)
+        ]
+        (tmp_path / "scans.csv").write_text("\n".join(["file,tissue,patient", *rows]))
+    else:
+        columns = {"image": [path.read_bytes() for path in files], "tissue": kinds, "patient": patients}
+        pq.write_table(pa.table(columns), tmp_path / "scans.parquet")
+    file = "scans.csv" if name == "table" else "scans.parquet"
+    asked = ("run", "tiny.yaml", f"data.name={name}", f"data.path={file}", "data.limit=null", *LOCAL, "--check")
+    status, _, error = call(*asked)
+    first, second, *_ = error.splitlines()
+    assert status == 2
+    assert "images has a label; data.columns.label says which column or array has them; allowed without labels" in first
+    assert second == (
+        "data: column tissue is not read; data.columns.label, .client, .group say which are; tissue (2 values) may be "
+        "the labels: data.columns.label=tissue"
+    )
+    assert call(*asked, "data.columns.label=tissue")[0] == 0
+    status, _, error = call(*asked, "data.columns.label=false")
+    assert status == 2
+    assert "images has a label; allowed without labels: rank" in error.splitlines()[0]
+
+
 @pytest.mark.long
 def test_of_images_without_labels_none_is_held_out_unseen(call: Call, tmp_path: Path) -> None:
     """What `configs/own_images.yaml` says of a folder of unlabelled images, and what it comes to as one follows it."""
