@@ -164,8 +164,8 @@ def deep_colours_unranged(bits: int, mode: str) -> BadImage:
 def range_unknown(dtype: np.dtype[Any], key: str = "data") -> str:
     """The message for colours of more than 8 bits without a range: scaled one by one, images would change colour."""
     return (
-        f"colours of type {dtype.name}, of which the range cannot be told; set {key}.range=[low, high], such as "
-        "[0, 1], or convert to uint8"
+        f"colours of type {dtype.name}, of which the range cannot be told; set {key}.range=percentiles, or [low, "
+        "high], such as [0, 1], or convert to uint8"
     )
 
 
@@ -229,6 +229,15 @@ def to_bytes(
     if float(((counted < low) | (counted > high)).mean()) > CLIPPED_SHARE:
         return EightBitImage(pixels, clipped=own)
     return EightBitImage(pixels, narrow=own if 0 < own[1] - own[0] < NARROW_SHARE * (high - low) else None)
+
+
+def narrow_in_high_bits(colours: NDArray[np.uint8], bits: int) -> Range | None:
+    """``EightBitImage.narrow`` of colours of any shape of which only the 8 high of so many ``bits`` are known: the
+    smallest value that they may have, and the largest.
+    """
+    low, high = int(colours.min()), int(colours.max())
+    rest = 2 ** max(bits - 8, 0)
+    return (low * rest, high * rest + rest - 1) if 0 < high - low < NARROW_SHARE * 256 else None
 
 
 def _spiked(values: NDArray[np.float64], own: Range) -> Range | None:

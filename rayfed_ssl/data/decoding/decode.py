@@ -40,12 +40,14 @@ from rayfed_ssl.data.decoding.bands import (
 )
 from rayfed_ssl.data.decoding.bit_depth import (
     EightBitImage,
+    Range,
     bits_per_channel,
     colours_to_eight_bits,
     deep_colours_unranged,
     grey_values,
     has_high_bit_depth_colours,
     is_high_bit_depth,
+    narrow_in_high_bits,
     refuse_signed_bytes,
     seen_of,
     to_bytes,
@@ -223,7 +225,8 @@ def _decoded(image: Image.Image, form: ImageForm, *, reduce: bool = False) -> De
     form.refuse_large(width, height)
     refuse_signed_bytes(image)
     samples, clear = samples_of(image), transparent_grey(image)
-    has_more = is_high_bit_depth(image) or is_deep(image) or bits_per_channel(image, samples) > 8
+    bits = bits_per_channel(image, samples)
+    has_more = is_high_bit_depth(image) or is_deep(image) or bits > 8
     range = form.one_range if has_more else None
     if (deep := deep_colours(image, range)) is not None:
         return _decoded_deep(deep, form)
@@ -235,13 +238,26 @@ def _decoded(image: Image.Image, form: ImageForm, *, reduce: bool = False) -> De
         pixels.info["transparency"] = clear
     if not is_high_bit_depth(pixels):
         box = None if reduced is None else turned_box(reduced[1], image.size, orientation(image))
-        return replace(_as_square(pixels, (width, height), form, box), high_bit_depth=high_bit_depth)
+        decoded = _as_square(pixels, (width, height), form, box)
+        narrow = _narrow_colours(pixels, bits) if high_bit_depth else None
+        return replace(decoded, high_bit_depth=high_bit_depth, narrow=narrow)
     seen = seen_of(pixels)
     eight_bit = to_eight_bits(pixels, range, samples, seen)
     grey = Image.fromarray(eight_bit.pixels)
     if seen is not None:
         grey.putalpha(Image.fromarray(np.where(seen, 255, 0).astype(np.uint8)))
     return _as_square(grey, (width, height), form).scaled_as(eight_bit)
+
+
+def _narrow_colours(image: Image.Image, bits: int) -> Range | None:
+    """``Decoded.narrow`` of an image of which Pillow took the 8 high of so many ``bits``; pixels that are wholly
+    transparent do not count, unless all are.
+    """
+    channels = np.atleast_3d(np.asarray(image))
+    if image.mode.endswith("A"):
+        seen = channels[..., -1] > 0
+        channels = channels[seen][..., :-1] if seen.any() else channels[..., :-1]
+    return narrow_in_high_bits(channels, bits)
 
 
 def _decoded_deep(deep: DeepColours, form: ImageForm) -> Decoded:
@@ -273,7 +289,8 @@ def _decoded_dicom(payload: bytes | Path, form: ImageForm) -> Decoded:
         if high_bit_depth and form.one_range != (0, 2**frame.bits - 1):
             eight_bit = colours_to_eight_bits(frame.values, form.one_range)
         else:
-            eight_bit = EightBitImage((frame.values >> max(frame.bits - 8, 0)).astype(np.uint8))
+            pixels = (frame.values >> max(frame.bits - 8, 0)).astype(np.uint8)
+            eight_bit = EightBitImage(pixels, narrow=narrow_in_high_bits(pixels, frame.bits))
     else:
         high_bit_depth, eight_bit = (
             frame.high_bit_depth,

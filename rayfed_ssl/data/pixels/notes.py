@@ -129,7 +129,7 @@ def misfitting(
     Args:
         splits: the misfits of each split, by kind, with whose images they are.
         outside: the range in words, from ``outside_of``.
-        key: the block of keys in which a range can be set, for the line to propose one; None: no range is proposed.
+        key: the block of keys in which a range can be set, for the lines to propose one; None: no range is proposed.
         bands: whether the images are read band by band, so that a single band may take up little.
         percentiles: whether the range was found by percentiles. It is then meant to leave out some pixels, and the line
             says so.
@@ -157,8 +157,9 @@ def misfitting(
         else:
             few = "and keep at most 17 of 256 grey levels" + (" in it" if bands else "")
             take_up = "have a band that takes up" if bands else "take up"
+            offered = "" if key is None or percentiles else f"; {key}.range={PERCENTILES} takes the range of the pixels"
             yield Note(
-                f"{images} of them {take_up} less than a sixteenth of {outside}, {few}: {values}",
+                f"{images} of them {take_up} less than a sixteenth of {outside}, {few}: {values}{offered}",
                 f"{images} images {take_up} less than a sixteenth of the range that is read, {few}",
             )
 

@@ -78,6 +78,20 @@ def test_the_range_of_all_bits_keeps_the_high_ones_as_ever_but_of_planes() -> No
         assert (np.asarray(image) != values >> 8).mean() > 0.9
 
 
+def test_colours_that_use_little_of_all_bits_are_noticed_by_their_high_ones() -> None:
+    """As they are by all bits, but for the values, which are known to the next 256."""
+    form, dim, one = ImageForm(SIDE, range=(0, 65535)), colours(high=3000), colours(high=200)
+    clear = np.dstack([dim, np.full((SIDE, SIDE), 65535, np.uint16)])
+    clear[0, 0] = [65535, 65535, 65535, 0]  # wholly transparent: it counts for nothing
+    for payload in (*payloads(dim).values(), png16(clear)):
+        found = decode(payload, form).narrow
+        assert found is not None
+        assert 0 <= dim.min() - found[0] < 256
+        assert 0 <= found[1] - dim.max() < 256
+    assert decode(png16(colours(high=8192)), form).narrow is None
+    assert decode(png16(one), form).narrow is None  # of one single colour by its high bits, of which there is a note
+
+
 def test_images_keep_their_square_and_become_grey_by_their_luma() -> None:
     values = colours(side=40)
     found = decode(png16(values), ImageForm(SIDE, range=RANGE)).pixels

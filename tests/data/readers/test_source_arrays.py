@@ -285,7 +285,13 @@ def test_colours_of_high_bit_depth_need_a_range_that_all_channels_share(
     values = (low + truth / 255 * (high - low)).astype(kind) if kind != "uint16" else truth.astype(kind) * 257
     path = saved(tmp_path / "a.npz", x_train=values.transpose(0, 3, 1, 2))
     line = rf"array x_train of .*a\.npz holds colours of type {kind}, of which the range cannot be told; set "
-    refused(rf"^data\.path: {line}data\.range=\[low, high\], such as \[0, 1\], or convert to uint8$", path, channels=3)
+    refused(
+        rf"^data\.path: {line}data\.range=percentiles, or \[low, high\], such as \[0, 1\], or convert to uint8$",
+        path,
+        channels=3,
+    )
+    spread = tuple(np.percentile(values, (0.5, 99.5), method="inverted_cdf"))
+    assert read(path, channels=3, range="percentiles").range == pytest.approx(spread)
     data = read(path, channels=3, range=range)
     np.testing.assert_array_equal(data.train.pixels, truth)
     assert texts(data.notes)[0].startswith("4 images of more than 8 bits were scaled to 0..255, each by data.range=")

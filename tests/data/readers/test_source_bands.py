@@ -137,7 +137,7 @@ def test_a_range_for_all_bands_notes_those_that_it_does_not_fit(tmp_path: Path) 
     narrow = texts(read(path, range=[0, 3000]).notes)
     assert narrow[1] == (
         "12 of them have a band that takes up less than a sixteenth of data.range=[0.0, 3000.0], and keep at most 17 "
-        "of 256 grey levels in it: their values go from 0 to 9"
+        "of 256 grey levels in it: their values go from 0 to 9; data.range=percentiles takes the range of the pixels"
     )
     clipped = texts(read(path, range=[[0, 3000], [0, 3000], [0, 500], [0, 3000], [0, 9]]).notes)
     assert clipped[1].startswith("12 of them have over 1% of their pixels outside data.range=[[0.0, 3000.0], [0.0, ")

@@ -344,6 +344,7 @@ def test_images_beyond_the_range_are_counted_by_client(tmp_path, layout):
         f"{scaled - count} of them take up less than a sixteenth of data.range=[0.0, 65535.0], and keep at most 17 of "
         "256 grey levels: their values go from 0 to 4082"
     )
+    assert texts(wide.notes)[1].endswith("; data.range=percentiles takes the range of the pixels")
     assert len(texts(wide.notes)) == 2
 
 
