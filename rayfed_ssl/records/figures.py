@@ -196,7 +196,7 @@ def _bare(axes: Axes) -> None:
 def _whole_numbers(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _colours(count: int) -> list[Any]:

@@ -153,10 +153,10 @@ def series(number: int) -> dict[str, Any]:
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Put the marks of the x axis at whole numbers."""
+    """Put the marks of the x axis at whole numbers, also where there is only one."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
 
 
 def logarithmic(axis: XAxis | YAxis) -> None:
@@ -242,7 +242,10 @@ def lines(figure: Figure, values: dict[str, dict[float, float]], *, xlabel: str,
         marker = style["marker"] if few else None
         axes.plot(list(points), list(points.values()), color=style["color"], marker=marker, label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    whole_numbers(axes)
+    if xlabel == "round":
+        whole_numbers(axes)
+    else:
+        axes.locator_params(axis="x", nbins=6)
     rules(axes)
     if len(values) > 1:
         legend_below(axes, 2 if max(map(len, values)) > 14 else 3)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from rayfed_ssl.records.figures import accuracy_against_trace, accuracy_curve, label_histogram, pixels, save_figure
 from rayfed_ssl.records.tables import METRICS, table
+from rayfed_ssl.report.style import lines
 from tests.places import ROOT
 
 
@@ -85,6 +86,17 @@ def test_accuracy_lines_and_the_clients_band() -> None:
     np.testing.assert_allclose(lines["task (mean of clients)"], [[2, 30], [4, 30]])
     band = axes.collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (pytest.approx(20), pytest.approx(40))
+
+
+@pytest.mark.parametrize(("rounds", "marks"), [([0], [0]), ([7], [7]), ([0, 1], [0, 1]), ([0, 2], [0, 1, 2])])
+def test_an_axis_of_rounds_is_marked_at_rounds_also_if_there_is_one(rounds: list[int], marks: list[int]) -> None:
+    of_run = accuracy_curve(table([(t, None, "eval/knn", 0.1, 0.0) for t in rounds], METRICS)).axes[0]
+    of_report = lines(Figure(), {"knn": {float(t): 0.1 for t in rounds}}, xlabel="round", ylabel="accuracy (%)")
+    of_bytes = lines(Figure(), {"knn": {0.1 * t: 0.1 for t in (1, 2, 3)}}, xlabel="MB", ylabel="accuracy (%)")
+    for axes, expected in ((of_run, marks), (of_report, marks)):
+        low, high = axes.get_xlim()
+        assert [mark for mark in axes.get_xticks() if low <= mark <= high] == expected
+    assert len([mark for mark in of_bytes.get_xticks() if 0.1 <= mark <= 0.3]) > 2
 
 
 def test_many_measures_leave_the_curves_their_room() -> None:
