@@ -27,7 +27,7 @@ from rayfed_ssl.report.number_cell import CLIENTS, number_cell
 from rayfed_ssl.report.page import Cell, HtmlTable, Page, Section, Text, Tile, write
 from rayfed_ssl.report.representations import look
 from rayfed_ssl.report.style import Studio
-from rayfed_ssl.report.verdict import DAMAGED, best_below_last, clients_images, mean, verdict
+from rayfed_ssl.report.verdict import DAMAGED, best_below_last, clients_images, mean, unmeasured, verdict
 
 SHOWN = (  # the keys of the configuration that the page shows by themselves
     "method", "plugins", "objective", "data.name", "data.path", "data.image_size", "data.partition",
@@ -191,14 +191,23 @@ def accuracy_section(run: RunFolder, studio: Studio) -> Section:
     if (table := accuracy_table(run.summary, caption, _began(run))) is not None:
         section.tables.append(table)
         section.intro = _tried(lambda: best_below_last(run.summary), "", run.notes)
-    elif not section.drawings:
-        described = run.told("features")
-        section.absent.append(
-            "No accuracy was measured; what describes the features is under Representations."
-            if described
-            else "Nothing was evaluated."
-        )
+    else:
+        section.absent += _without_accuracy(run, drawn=bool(section.drawings))
     return section
+
+
+def _without_accuracy(run: RunFolder, drawn: bool) -> Iterator[str]:
+    """Lines on a run without an accuracy. ``drawn``: whether a figure shows those from before training."""
+    why, how = unmeasured(run.summary, "FOLDER")
+    ended = run.told("status") in ("complete", "stopped")
+    if run.told("features"):
+        yield "No accuracy was measured; what describes the features is under Representations."
+    elif not drawn:
+        yield "Nothing was evaluated."
+    elif ended:
+        yield f"Accuracy was {why}."
+    if ended and how and not run.evaluation:
+        yield f"{how[0].upper()}{how[1:]}, where FOLDER is this folder."
 
 
 def _clients(run: RunFolder, studio: Studio) -> Section:

@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+from shlex import quote
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -222,6 +224,16 @@ def verdict(summary: Mapping[str, Any]) -> Verdict:
         )
     rest = _others(known, main) + _pixels(summary) + _one_class(summary) + _largest_class(summary, accuracy)
     return Verdict(f"{sentence}{rest}.", result.kind, main)
+
+
+def unmeasured(summary: Mapping[str, Any], folder: Path | str) -> tuple[str, str]:
+    """Why the run in ``folder`` has no accuracy, and the command that measures one; "" if there is no encoder."""
+    if summary.get("status") == "diverged":
+        return "not measured", ""
+    command = f"rayfed-ssl evaluate {quote(str(folder))}"
+    if summary.get("untrained"):
+        return "not measured yet, as evaluation.every evaluates later rounds", f"now: {command}"
+    return "not measured", f"on labelled images: {command} --data IMAGES --protocol knn"
 
 
 def _leading(known: Mapping[str, Compared]) -> str:

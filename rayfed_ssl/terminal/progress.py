@@ -31,6 +31,7 @@ from rayfed_ssl.report.verdict import (
     best_below_last,
     mean,
     test_images,
+    unmeasured,
     verdict,
 )
 from rayfed_ssl.simulation.progress import Progress
@@ -214,16 +215,6 @@ def report_command(folder: Path | str) -> str:
     return f"rayfed-ssl report {quote(str(folder))}{older}"
 
 
-def accuracy_command(summary: Mapping[str, Any], folder: Path | str) -> str:
-    """Why a run has no accuracy, and the command that measures one, if there is an encoder."""
-    if summary.get("status") == "diverged":
-        return "not measured"
-    command = f"rayfed-ssl evaluate {quote(str(folder))}"
-    if summary.get("untrained"):
-        return f"not measured yet, as evaluation.every evaluates later rounds; now: {command}"
-    return f"not measured; on labelled images: {command} --data IMAGES --protocol knn"
-
-
 def curves_command(folder: Path | str) -> str:
     """The command that shows the curves of the runs in ``folder``."""
     place = "FOLDER, a copy on this machine" if "://" in str(folder) else quote(str(folder))
@@ -277,7 +268,7 @@ def conclude(console: Console, summary: Mapping[str, Any], folder: Path | str) -
         **({"failed": _failed(failed)} if failed.get("times") else {}),
         **({"void rounds": f"{void} of {summary['rounds']} came to nothing"} if void else {}),
         **({"try next": _try_next(summary, found)} if found is not None and _falls_short(summary, found) else {}),
-        **({} if summary["accuracy"] else {"accuracy": accuracy_command(summary, folder)}),
+        **({} if summary["accuracy"] else {"accuracy": "; ".join(filter(None, unmeasured(summary, folder)))}),
         "clients sent": f"{amount(sent['up_bytes'])} up, {amount(sent['down_bytes'])} down",
         "took": f"{summary['wall_s']:.0f} s, start-up not counted",
         "run folder": str(folder),

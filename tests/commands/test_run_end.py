@@ -15,11 +15,13 @@ from rich.console import Console
 
 import rayfed_ssl
 from rayfed_ssl import Progress
+from rayfed_ssl.report.dispatch import report_of
 from rayfed_ssl.report.evaluated import sentence_of, verdict_of
 from rayfed_ssl.report.verdict import DAMAGED, verdict
 from rayfed_ssl.terminal.progress import conclude
 from tests.command_line import Call
 from tests.data.files import pictures, write_parquet
+from tests.report.parsed import Parsed
 
 LOCAL = ("run", "tiny.yaml", "--executor", "local")
 
@@ -50,6 +52,7 @@ def test_without_accuracies_there_is_no_verdict_but_the_command_that_measures_on
     assert "knn" in out
 
 
+@pytest.mark.usefixtures("only_svg")
 def test_a_run_stopped_before_an_evaluation_names_the_command_that_makes_it(call: Call, tmp_path: Path) -> None:
     def stop(told: Progress) -> bool:
         return told.round == 1
@@ -61,9 +64,16 @@ def test_a_run_stopped_before_an_evaluation_names_the_command_that_makes_it(call
     (line,) = (line for line in text.getvalue().splitlines() if line.startswith("accuracy"))
     said, command = line.removeprefix("accuracy").split("; now: rayfed-ssl ")
     assert said.strip() == "not measured yet, as evaluation.every evaluates later rounds"
+    page = Parsed(report_of(run.folder, images=False))
+    assert f"Accuracy was {said.strip()}." in page.words
+    assert "Now: rayfed-ssl evaluate FOLDER, where FOLDER is this folder." in page.words
     status, out, _ = call(*command.split())
     assert status == 0
     assert "knn" in out
+    assert "evaluate FOLDER" not in Parsed(report_of(run.folder, images=False)).words  # it has the values
+    for file in ("summary.json", "evaluation.json"):
+        (run.folder / file).unlink()
+    assert "evaluate FOLDER" not in Parsed(report_of(run.folder, images=False)).words  # it has not ended
 
 
 def test_a_run_that_diverged_has_no_encoder_to_evaluate() -> None:
