@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.federated.messages import ClientError
 from rayfed_ssl.models.exported import NoEncoder, exported_by
+from rayfed_ssl.settings import files as configfile
 from rayfed_ssl.simulation import loop, reevaluation
 from rayfed_ssl.simulation.local import LocalCohort
 from rayfed_ssl.simulation.progress import Progress
@@ -569,6 +570,27 @@ def test_what_is_measured_of_a_run_at_a_uri_that_has_gone_on_is_not_written_ther
         for _ in range(2):  # the copy is as old as before
             with pytest.raises(UserError, match=f"^{uri}: the run has gone on since its encoders were read"):
                 renew()
+
+
+def test_who_measures_by_an_old_copy_of_a_run_that_has_gone_on_is_told_to_load_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of a ``Run`` stays as it is, so to try again would not help."""
+    import rayfed_ssl
+    from rayfed_ssl.api import folder
+
+    def measure_nothing(run: Path, *rest: Any, renew: Callable[[], None], **options: Any) -> None:
+        renew()
+
+    monkeypatch.setattr(folder, "reevaluate", measure_nothing)
+    write(tmp_path / "run", "summary.json")
+    configfile.dump(tiny("fedsimclr"), tmp_path / "run/config.yaml")
+    loaded = rayfed_ssl.load(uri := f"file://{tmp_path}/run")
+    loaded.evaluate("knn")
+    (tmp_path / "run/summary.json").write_text("of a longer run")
+    with pytest.raises(UserError, match=rf"^{uri}: the run has gone .*; rayfed_ssl\.load reads it again when it has"):
+        loaded.evaluate("knn")
+    rayfed_ssl.load(uri).evaluate("knn")
 
 
 @pytest.mark.long

@@ -28,6 +28,8 @@ from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.storage.fetch import Remote, is_uri, renewing
 from rayfed_ssl.terminal.progress import accuracy_text
 
+OPEN_AGAIN = "rayfed_ssl.load reads it again when it has ended"  # a Run's copy of a run at a URI stays as it is
+
 
 class Run:
     """A run in a folder or at a URI, finished or not. Files are read at each access, so the object shows the current
@@ -130,7 +132,7 @@ class Run:
         data = None if data is None else in_one_word(data)
         changes = as_changes(settings, "evaluation")
         with python_words(), surroundings(Executor.local):
-            renew = renewing(self.uri, self.folder, EVALUATION)
+            renew = renewing(self.uri, self.folder, EVALUATION, OPEN_AGAIN)
             found = reevaluate(
                 self.folder, protocols, changes,
                 data=data, exclude_trained=exclude_trained, trust_imports=True, renew=renew,

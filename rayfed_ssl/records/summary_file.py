@@ -36,12 +36,12 @@ def summary_bytes(folder: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def refuse_gone_on(where: object, before: bytes | None, now: bytes | None) -> None:
+TRY_AGAIN = "try again when it has ended"
+
+
+def refuse_gone_on(where: object, before: bytes | None, now: bytes | None, remedy: str = TRY_AGAIN) -> None:
     """Raise UserError if the :func:`summary_bytes` of the run at a place are others now than before its encoders were
-    read.
+    read. ``remedy``: what to do about it.
     """
     if before != now:
-        raise UserError(
-            f"{where}: the run has gone on since its encoders were read, and nothing was written; try again when it "
-            "has ended"
-        )
+        raise UserError(f"{where}: the run has gone on since its encoders were read, and nothing was written; {remedy}")

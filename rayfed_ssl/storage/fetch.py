@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import first_line
-from rayfed_ssl.records.summary_file import SUMMARY, refuse_gone_on, summary_bytes
+from rayfed_ssl.records.summary_file import SUMMARY, TRY_AGAIN, refuse_gone_on, summary_bytes
 from rayfed_ssl.storage.remote_files import download, files_below, has_credentials, upload
 
 _LEFT = re.compile(
@@ -87,9 +87,9 @@ class Remote:
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{self.uri}: {name} cannot be fetched ({first_line(error)})") from None
 
-    def refuse_gone_on(self, folder: Path) -> None:
-        """Raise UserError if the run has gone on since ``folder`` was fetched: then it has another summary, or none. If
-        the run was removed, :meth:`put` says so.
+    def refuse_gone_on(self, folder: Path, remedy: str = TRY_AGAIN) -> None:
+        """Raise UserError, with ``remedy``, if the run has gone on since ``folder`` was fetched: then it has another
+        summary, or none. If the run was removed, :meth:`put` says so.
         """
         found = None
         config, there = (f"{self.root}/{name}" for name in ("config.yaml", SUMMARY))
@@ -102,7 +102,7 @@ class Remote:
                     found = file.read()
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{self.uri}: {SUMMARY} cannot be fetched ({first_line(error)})") from None
-        refuse_gone_on(self.uri, summary_bytes(folder), found)
+        refuse_gone_on(self.uri, summary_bytes(folder), found, remedy)
 
     def put(self, file: Path, name: str) -> None:
         """Copy ``file`` to the URI under ``name``. It replaces what another command has written there since
@@ -119,16 +119,16 @@ class Remote:
             raise UserError(f"{self.uri}: cannot write {name} ({first_line(error)})") from None
 
 
-def renewing(where: str | None, folder: Path, name: str) -> Callable[[], None]:
+def renewing(where: str | None, folder: Path, name: str, remedy: str = TRY_AGAIN) -> Callable[[], None]:
     """A function that copies a file of the run at the URI ``where`` into ``folder`` again (:meth:`Remote.renew`), and
-    raises UserError if the run has gone on. If ``where`` is no URI, the function does nothing.
+    raises UserError, with ``remedy``, if the run has gone on. If ``where`` is no URI, the function does nothing.
     """
     if where is None or not is_uri(where):
         return lambda: None
     remote = Remote(where)
 
     def renew() -> None:
-        remote.refuse_gone_on(folder)
+        remote.refuse_gone_on(folder, remedy)
         remote.renew(folder, name)
 
     return renew
