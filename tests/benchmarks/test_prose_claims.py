@@ -21,7 +21,7 @@ SELDOM_FEDSC = [name for name in FASHION.variants if name.startswith("FedSC, 5 s
 SELDOM_SHARE = [name for name in SELDOM_FEDSC if FASHION.variants[name]["method.alpha"] == "share"]
 SELDOM_DECAY = [name for name in SELDOM_FEDSC if FASHION.variants[name]["method.alpha"] == "decay"]
 CIFAR_SELDOM_SC, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_DECAY = (
-    [f"{name}, 5 steps{more}{rate}" for rate in (", lr 0.01", *RATES[:2])]
+    [f"{name}, 5 steps{more}{rate}" for rate in (", lr 0.003", ", lr 0.01", *RATES[:2])]
     for name, more in (("FedAvg+SC", ""), ("FedSC", ""), ("FedSC", ", falling alpha"))
 )
 OTHERS = DIGITS.on(range(claims.load()["seeds"], claims.load()["deciding_seeds"]))  # than those that picked alpha q_j
@@ -120,8 +120,8 @@ SENTENCES: list[tuple[str, Callable[[], bool]]] = [
                  for pair in ((FASHION, ALL_FEDSC, SIMCLR), (CIFAR, CIFAR_FEDSC, CIFAR_SIMCLR)))
      and FASHION.words(SIMCLR, ALL_SC) == [ABOVE, ABOVE, OPEN]
      and CIFAR.words(CIFAR_SIMCLR, CIFAR_SC) == [ABOVE] * 3),
-    ("--only fedsc_fashion fedsc_cifar # 230 runs of 2 to 6 minutes of CPU",
-     lambda: claims.load()["seeds"] * (len(FASHION.variants) + len(CIFAR.variants)) == 230
+    ("--only fedsc_fashion fedsc_cifar # 245 runs of 2 to 6 minutes of CPU",
+     lambda: claims.load()["seeds"] * (len(FASHION.variants) + len(CIFAR.variants)) == 245
      and all(2 <= round(run["cpu_minutes"]) <= 6
              for one in (FASHION, CIFAR) for runs in one.runs.values() for run in runs.values())),
     ("hold one class each, and can exchange after every step | fedsimclr; try fedsc with method.alpha=share, "
@@ -166,18 +166,20 @@ SENTENCES: list[tuple[str, Callable[[], bool]]] = [
                  fewshot=[2.1, 1.2, 2.9], linear=[1.0, 0.3, 1.7])
      and FASHION.words(SELDOM_SHARE, SELDOM_SC) == [OPEN] * 3
      and differs(FASHION, SELDOM_SHARE[0], SELDOM_SC[0], [OPEN, ABOVE, ABOVE], fewshot=[4.0, 1.5, 6.5])),
-    ("Of three rates held-out kNN chooses the middle one, 0.03, for FedAvg+SC and alpha q_j, and the lowest, 0.01, for "
-     "the falling alpha. Alpha q_j is below FedAvg+SC by all three protocols, by kNN 5.3 points [-6.9, -3.8], and so "
-     "is the falling alpha, by 3.7 [-5.2, -2.2]. FedAvg+SC is above the untrained encoder by all three, the falling "
-     "alpha by few-shot and linear probe, alpha q_j by none.",
-     lambda: [CIFAR.rate(CIFAR.chosen(grid)) for grid in (CIFAR_SELDOM_SC, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_DECAY)]
-     == [0.03, 0.03, 0.01]
-     and [CIFAR.rate(name) for name in CIFAR_SELDOM_SC] == [0.01, 0.03, 0.1]
-     and differs(CIFAR, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_SC, [BELOW] * 3, knn=[-5.3, -6.9, -3.8])
+    ("Of the rates 0.003, 0.01, 0.03 and 0.1 held-out kNN chooses 0.03 for FedAvg+SC, 0.01 for the falling alpha, and "
+     "for alpha q_j the lowest. Both are below FedAvg+SC by all three protocols, by kNN 3.7 points: the falling alpha "
+     "[-5.2, -2.2], alpha q_j [-5.2, -2.3]. FedAvg+SC is above the untrained encoder by all three, the falling alpha "
+     "by few-shot and linear probe, alpha q_j by few-shot alone, and at the three higher rates by none.",
+     lambda: [CIFAR.rate(CIFAR.chosen(grid)) for grid in (CIFAR_SELDOM_SC, CIFAR_SELDOM_DECAY, CIFAR_SELDOM_SHARE)]
+     == [0.03, 0.01, 0.003]
+     and all([CIFAR.rate(name) for name in grid] == [0.003, 0.01, 0.03, 0.1]
+             for grid in (CIFAR_SELDOM_SC, CIFAR_SELDOM_DECAY, CIFAR_SELDOM_SHARE))
+     and differs(CIFAR, CIFAR_SELDOM_SHARE, CIFAR_SELDOM_SC, [BELOW] * 3, knn=[-3.7, -5.2, -2.3])
      and differs(CIFAR, CIFAR_SELDOM_DECAY, CIFAR_SELDOM_SC, [BELOW] * 3, knn=[-3.7, -5.2, -2.2])
      and CIFAR.words(CIFAR_SELDOM_SC, tables.UNTRAINED) == [ABOVE] * 3
      and CIFAR.words(CIFAR_SELDOM_DECAY, tables.UNTRAINED) == [OPEN, ABOVE, ABOVE]
-     and ABOVE not in CIFAR.words(CIFAR_SELDOM_SHARE, tables.UNTRAINED)),
+     and CIFAR.words(CIFAR_SELDOM_SHARE, tables.UNTRAINED) == [OPEN, ABOVE, OPEN]
+     and all(ABOVE not in CIFAR.words(name, tables.UNTRAINED) for name in CIFAR_SELDOM_SHARE[1:])),
 ]  # fmt: skip
 
 
