@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from rayfed_ssl.leak.auc import area, estimate_auc, newcombe, null_deviation, placements, true_positives, variance
+from rayfed_ssl.leak.members import LEAST
 from rayfed_ssl.leak.scores import agreement, in_correlation, nearest, surrogate
+from rayfed_ssl.records.leaked import ENOUGH
+from tests.places import ROOT
 
 MEMBERS, OTHERS = np.array([0.9, 0.8, 0.8, 0.4]), np.array([0.7, 0.8, 0.3])
 
@@ -49,6 +53,16 @@ def test_chance_where_there_is_nothing_to_know() -> None:
     rng = np.random.default_rng(1)
     areas = [area(rng.normal(size=40), rng.normal(size=30)) for _ in range(2000)]
     assert np.std(areas) == pytest.approx(null_deviation(40, 30), rel=0.06)
+
+
+def test_the_page_says_how_far_chance_goes_with_so_many_images() -> None:
+    section = (ROOT / "docs/leak.md").read_text(encoding="utf-8").split("## How many images it needs")[1].split("##")[0]
+    rows = re.findall(r"^\| (\d+)\b.*\| (0\.\d+) \| (0\.\d+) \|$", section, re.MULTILINE)
+    assert [int(members) for members, _, _ in rows] == [LEAST, 50, ENOUGH, 200, 500, 1000]
+    for members, spread, twice in rows:
+        exact = math.sqrt((2 * int(members) + 1) / 12) / int(members)  # of Mann and Whitney's U
+        assert null_deviation(int(members), int(members)) == pytest.approx(exact)
+        assert (spread, twice) == (f"{exact:.3f}", f"{norm.ppf(0.975) * exact:.3f}")
 
 
 def test_told_apart_entirely() -> None:

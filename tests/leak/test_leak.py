@@ -22,6 +22,7 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.base.weights import unpack
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.augment import augment
+from rayfed_ssl.data.holdout import stratified_share
 from rayfed_ssl.data.pixels.copies import copies
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.federation import load_federation
@@ -144,6 +145,28 @@ def test_members_and_others_are_of_the_same_classes_and_disjoint(averaged: Path)
     assert set(sets.others) | set(sets.reference) <= set(worker.federation.held_out)
     assert not set(sets.others) & set(sets.reference)
     assert len(draw_sets(worker.federation, 1, LEAST, 0).members) == LEAST
+
+
+@pytest.mark.parametrize("natural", [False, True])
+def test_so_many_images_give_so_many_members_as_the_page_says(natural: bool) -> None:
+    """650 images of five IID clients with a share of 0.23; or 500 images of each client of the data with 0.3."""
+    share, limit = (0.3, 1000) if natural else (0.23, 650)
+    changes = {**HELD_OUT, "data.limit": limit, "clients.count": 5, "evaluation.select": {"share": share}}
+    config = tiny("fedsimclr", changes)
+    federation = load_federation(config)
+    if natural:
+        train = federation.dataset.train
+        owners = np.arange(len(train)) % 2
+        held_out = stratified_share(train.labels, share, 0, owners)
+        kept = np.setdiff1d(np.arange(len(train)), held_out)
+        shards = tuple({"train": kept[owners[kept] == client]} for client in (0, 1))
+        owned = replace(train, clients=owners, client_names=("a", "b"))
+        federation = replace(
+            federation, dataset=replace(federation.dataset, train=owned), shards=shards, held_out=held_out
+        )
+    for client in range(len(federation.shards)):
+        members = len(draw_sets(federation, client, 1000, 0).members)
+        assert abs(members - (100 if natural else 90)) <= 5
 
 
 def test_a_copy_of_an_image_that_is_trained_on_is_no_non_member(averaged: Path) -> None:
