@@ -15,7 +15,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +25,7 @@ import yaml
 from boards.markdown import NAMES, head
 from claims import CONFIGS, Attempt, Line
 from machine import described
-from processes import THREADS, append_each, carry_out
+from processes import THREADS, append_each, carry_out, with_parent
 
 from rayfed_ssl.config import build
 from rayfed_ssl.records.comparison import Difference, difference
@@ -70,7 +69,7 @@ def run_one(attempt: Attempt, data: Path, out: Path) -> Line:
     carry_out(attempt.base, {**attempt.keys, "seed": attempt.seed, "data.path": path}, folder)
     clients = [each for client in range(attempt.base["clients"]["count"]) for each in ("--client", str(client))]
     if not (folder / "run" / "leak.json").exists():
-        command = [sys.executable, "-m", "rayfed_ssl", "leak", str(folder / "run"), *clients]
+        command = with_parent("leak", str(folder / "run"), *clients)
         done = subprocess.run(command, env={**os.environ, **THREADS}, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")

@@ -29,8 +29,8 @@ def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> fl
     """Make the run folder ``out/run`` from a base and dotted keys. Returns CPU seconds; None if the run was complete
     already.
 
-    A folder with a part of the run, such as a stopped one, is continued. Raises RuntimeError with the command's output
-    if it fails.
+    A folder with a part of the run, such as a stopped one, is continued. If this process ends, the run stops after its
+    round. Raises RuntimeError with the command's output if it fails.
     """
     out.mkdir(parents=True, exist_ok=True)
     config, folder, log = out / "base.yaml", out / "run", out / "log.txt"
@@ -38,7 +38,7 @@ def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> fl
         return None
     config.write_text(yaml.safe_dump(dict(base), sort_keys=False), encoding="utf-8")
     overrides = [f"{key}={json.dumps(value)}" for key, value in {**keys, "resources.threads": 1}.items()]
-    command = [sys.executable, "-m", "rayfed_ssl", "run", str(config), *overrides, "--out", str(folder)]
+    command = with_parent("run", str(config), *overrides, "--out", str(folder))
     resume = ["--resume"] if (folder / "config.yaml").exists() else []
     with log.open("w", encoding="utf-8") as output:
         started = subprocess.Popen(
@@ -50,6 +50,11 @@ def carry_out(base: Mapping[str, Any], keys: Mapping[str, Any], out: Path) -> fl
         text = log.read_text(encoding="utf-8")[-2000:]
         raise RuntimeError(f"{' '.join(command)} ended with {started.returncode}: {text}")
     return used.ru_utime + used.ru_stime
+
+
+def with_parent(*arguments: str) -> list[str]:
+    """The command of ``rayfed-ssl`` with these arguments, in a process that does not outlive this one for long."""
+    return [sys.executable, str(Path(__file__).with_name("with_parent.py")), str(os.getpid()), *arguments]
 
 
 def _ended(summary: Path) -> bool:

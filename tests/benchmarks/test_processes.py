@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from rayfed_ssl.testing.tiny import BASE
+from tests.cluster.processes import until
+from tests.places import ROOT
 
 POOL = """
 import signal
@@ -37,6 +39,14 @@ if __name__ == "__main__":
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=end_with_parent, initargs=(0.5,)) as executor:
         for future in [executor.submit(stoppable) for _ in range(3)]:
             future.result()
+"""
+RUN = """
+import json
+import sys
+from pathlib import Path
+from processes import carry_out
+
+carry_out({}, json.loads(sys.argv[1]), Path(sys.argv[2]))
 """
 KEYS = {**BASE, "method.name": "fedsimclr", "train.rounds": 2, "evaluation.protocols": []}
 
@@ -94,3 +104,24 @@ def test_workers_end_soon_after_the_process_that_started_them(tmp_path):
         parent.terminate()
     assert workers
     assert psutil.wait_procs(workers, timeout=30)[1] == []
+
+
+@pytest.mark.long
+def test_a_run_stops_after_its_round_once_the_process_that_started_it_was_killed(tmp_path):
+    program = tmp_path / "one.py"
+    program.write_text(RUN)
+    out, keys = tmp_path / "out", {**KEYS, "train.rounds": 100_000, "checkpoint.every": 0}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(processes.__file__).parent), str(ROOT)])}
+    with subprocess.Popen([sys.executable, program, json.dumps(keys), str(out)], env=environment) as parent:
+        assert until(lambda: (out / "log.txt").exists() and "round 2/" in (out / "log.txt").read_text(), 120)
+        children = psutil.Process(parent.pid).children(recursive=True)
+        parent.kill()
+    left = psutil.wait_procs(children, timeout=60)[1]
+    for process in left:
+        process.kill()
+    assert children
+    assert left == []
+    assert status(out) == "stopped"
+    assert list((out / "run" / "checkpoints").glob("round-*/complete.json"))
+    command = json.loads((out / "run" / "environment.json").read_text())["command"]
+    assert command.startswith("__main__.py run ")  # as of ``python -m``
