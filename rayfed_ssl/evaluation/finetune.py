@@ -25,6 +25,7 @@ from rayfed_ssl.base.schema import Block, UserError
 from rayfed_ssl.base.seeding import forked, generator, numpy_generator
 from rayfed_ssl.data.recipes import Recipe
 from rayfed_ssl.evaluation.material import FrozenEncoder, Split
+from rayfed_ssl.evaluation.standard import log_probabilities
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -87,7 +88,8 @@ def fine_tune(
         pixels, labels: (N, S, S, channels) uint8 and (N,) in [0, classes).
         key: the settings' block, for messages.
     Returns:
-        a function: pixels (M, S, S, channels) -> log-probabilities (M, C) on the CPU, from clean images in eval mode.
+        a function: pixels (M, S, S, channels) -> log-probabilities (M, C) float64 on the CPU, from clean images in eval
+        mode.
     Raises:
         UserError: by that function, if a log-probability is not finite.
 
@@ -122,7 +124,7 @@ def fine_tune(
                 f"{key}.head_lr: found {config.head_lr:g} (encoder_lr {config.encoder_lr:g}), with which fine-tuning "
                 "diverged; allowed: a smaller value"
             )
-        return logits.log_softmax(dim=1)
+        return log_probabilities(logits)
 
     return classify
 

@@ -75,7 +75,7 @@ def measure(material: Material, config: KnnConfig) -> dict[str, float]:
 
     def answer(split: Split) -> tuple[Tensor, Tensor]:
         images = split.features.to(material.device)
-        tally = knn_votes(features, labels, images, classes=material.classes, **config.model_dump()).cpu()
+        tally = knn_votes(features, labels, images, classes=material.classes, **config.model_dump()).cpu().double()
         return tally.argmax(dim=1), tally / tally.sum(dim=1, keepdim=True)
 
     return material.classified("knn", answer)

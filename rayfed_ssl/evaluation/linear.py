@@ -19,7 +19,7 @@ from rayfed_ssl.base.seeding import generator
 from rayfed_ssl.evaluation.material import Material, Split
 from rayfed_ssl.evaluation.pixels import shares
 from rayfed_ssl.evaluation.protocol import Protocol
-from rayfed_ssl.evaluation.standard import capped, moments, standardise
+from rayfed_ssl.evaluation.standard import capped, log_probabilities, moments, standardise
 
 RecipeName = Literal["ours", "easyfl", "fedx", "fedu2"]
 
@@ -142,7 +142,7 @@ def measure(material: Material, config: LinearConfig, name: str = "linear") -> d
 
         def answer(split: Split, probe: LinearProbe = probe) -> tuple[Tensor, Tensor]:
             logits = probe(split.features.to(material.device)).cpu()  # (C, M)
-            return logits.argmax(dim=0), logits.T.softmax(dim=1)
+            return logits.argmax(dim=0), log_probabilities(logits.T).exp()
 
         values |= material.classified(tag(recipe, name), answer)
     return values

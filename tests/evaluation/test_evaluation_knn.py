@@ -126,3 +126,13 @@ def test_shares_of_the_vote_rank_images_for_the_area_under_the_curve() -> None:
     values = knn.measure(of_features(*digits(), metrics=("accuracy", "auc")), knn.KnnConfig())
     assert values["knn_auc"] == pytest.approx(expected, abs=1e-4)
     assert values["knn"] == pytest.approx(theirs.score(test.numpy(), test_y.numpy()), abs=2 / len(test_y))
+
+
+def test_shares_that_are_almost_one_rank_images_too() -> None:
+    """Two neighbours vote, one of each class: class 1 gets a vote in 4.9e8, and of the second image one in 3.6e8."""
+    labels = torch.tensor([0] + [1] * 19)
+    train = torch.tensor([[1.0, 0.0]] + [[-1.0, 0.0]] * 19)
+    angle = math.radians(10)
+    test = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]])
+    material = of_features(train, labels, test, torch.tensor([0, 1]), classes=2, metrics=("accuracy", "auc"))
+    assert knn.measure(material, knn.KnnConfig(k=2)) == {"knn": 0.5, "knn_auc": 1.0}

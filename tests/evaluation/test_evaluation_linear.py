@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 from rayfed_ssl.base.seeding import generator
@@ -155,3 +155,16 @@ def test_recipes_have_tags_of_their_own_and_ours_stays_as_it_is() -> None:
     for wrong in ([], ["ours", "ours"], ["flesd"]):
         with pytest.raises(ValidationError):
             LinearConfig.model_validate({"recipes": wrong})
+
+
+def test_images_far_from_the_border_are_told_apart_in_the_area() -> None:
+    """With one feature the area is that of the feature, however near to 1 probabilities are."""
+    rng = np.random.default_rng(0)
+    train_y = torch.tensor(rng.integers(0, 2, 200))
+    train_x = (2.0 * train_y - 1 + torch.tensor(rng.normal(size=200))).float()[:, None]
+    logits = LinearProbe(train_x, train_y, 2, LinearConfig().recipe("ours"), 3)(torch.tensor([[0.0], [1.0]]))
+    slope = float((logits[1] - logits[0]).diff())
+    x = torch.linspace(18, 34, 40)[:, None] / slope  # probabilities of 1 - 1.5e-8 to 1 - 1.7e-15
+    y = torch.tensor(rng.integers(0, 2, 40))
+    values = measure(of_features(train_x, train_y, x, y, classes=2, metrics=("accuracy", "auc")), LinearConfig())
+    assert values["linear_auc"] == pytest.approx(roc_auc_score(y.numpy(), x[:, 0].numpy()), abs=1e-12)
