@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from rayfed_ssl.base.schema import Block, UserError
@@ -34,8 +35,8 @@ class TransferConfig(Block):
 
 @functools.lru_cache(maxsize=1)  # every round measures on it; ``ready`` forgets it
 def dataset(config: TransferConfig, image_size: int) -> Dataset:
-    """The other data set. Raises UserError if none is named, if it cannot be read, or if it has no labels to measure
-    by.
+    """The other data set. Raises UserError if none is named, if it cannot be read, if it has no labels to measure by,
+    or if all its training images are of one class.
     """
     if config.data is None:
         raise UserError(f"{KEY}.data: found nothing; transfer needs another data set: name, and path where it has one")
@@ -43,6 +44,11 @@ def dataset(config: TransferConfig, image_size: int) -> Dataset:
     for name, images in (("train", other.train), ("test", other.test)):
         if not (images.labels >= 0).any():
             raise UserError(f"{KEY}.data: found no {name} image with a label in {other.name}; transfer needs labels")
+    if len(np.unique(other.train.labels[other.train.labels >= 0])) < 2:
+        raise UserError(
+            f"{KEY}.data: found training images of 1 class in {other.name}, which is every answer; transfer needs two "
+            "classes or more"
+        )
     return other
 
 

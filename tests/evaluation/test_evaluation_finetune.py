@@ -252,3 +252,9 @@ def test_a_transfer_without_data_or_labels_is_one_line_before_a_run(tmp_path: Pa
     blank = TransferConfig.model_validate({"data": {"name": "parquet", "path": str(tmp_path)}})
     with pytest.raises(UserError, match=r"^evaluation\.transfer\.data: found no train image with a label"):
         transfer.ready(blank, 8)
+    written(tmp_path, "train", (larger(images(20, 0))[0], np.full(20, 2)))
+    written(tmp_path, "test", (larger(images(20, 1))[0], np.full(20, 2)))
+    with pytest.raises(
+        UserError, match=r"^evaluation\.transfer\.data: found training images of 1 class in .*; transfer"
+    ):
+        transfer.ready(blank, 8)
