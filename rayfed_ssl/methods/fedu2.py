@@ -28,6 +28,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.base.notes import Note
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.federated.client import EncoderClient
 from rayfed_ssl.federated.cohort import Cohort
@@ -37,7 +38,7 @@ from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
 from rayfed_ssl.federated.workload import Batches, Workload, local_batches
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.parts.third_view import turns_loss, with_third_view
-from rayfed_ssl.methods.parts.unified import equalised_epochs, sharpened, unified_step
+from rayfed_ssl.methods.parts.unified import MOST_EPOCHS, equalised_epochs, sharpened, unified_step
 from rayfed_ssl.objectives.base import Step
 from rayfed_ssl.objectives.fur import sphere_uniformity
 from rayfed_ssl.settings.blocks import refuse_unused
@@ -71,8 +72,8 @@ class Config(fedavg.Config):
     largest counts.
     """
     equalise: bool | None = None
-    """Whether small clients train more local epochs, up to 10, so that all take about as many steps, as they do anyway
-    with ``train.local_steps``; null: as ``eua``.
+    """Whether small clients train more local epochs, so that all take about as many steps, as they do anyway with
+    ``train.local_steps``; no client trains more than 10; null: as ``eua``.
     """
 
     @property
@@ -80,6 +81,11 @@ class Config(fedavg.Config):
         """The server's learning rate; None where it follows from how far clients moved."""
         relative = self.lr is None if self.relative is None else self.relative
         return None if relative else self.lr or AUTHORS_LR
+
+    @property
+    def equalises(self) -> bool:
+        """Whether local epochs are equalised, where steps are not set instead."""
+        return self.eua if self.equalise is None else self.equalise
 
     @property
     def heads(self) -> frozenset[str]:
@@ -172,9 +178,8 @@ class Server(fedavg.Server[Config]):
 
     def local_epochs(self, client: int) -> int:
         """The local epochs of one client; the run's, unless they are equalised."""
-        epochs, sizes, method = self.config.train.local_epochs, self.setup.federation.sizes, self.method
-        equalised = method.eua if method.equalise is None else method.equalise
-        if not equalised:
+        epochs, sizes = self.config.train.local_epochs, self.setup.federation.sizes
+        if not self.method.equalises:
             return epochs
         own, largest = (local_batches(self.config, int(n), epochs).per_epoch for n in (sizes[client], sizes.max()))
         return equalised_epochs(own, largest, epochs)
@@ -183,7 +188,18 @@ class Server(fedavg.Server[Config]):
         """A field of one client's message, a single number; none where steps are set instead of epochs."""
         return {} if self.config.train.local_steps else {"epochs": self.local_epochs(client)}
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note | str]:
+        return [*self.cut_epochs(), *self.without_effect()]
+
+    def cut_epochs(self) -> list[Note]:
+        """A line if every client trains fewer local epochs than the run says."""
+        train = self.config.train
+        if train.local_steps or not self.method.equalises or train.local_epochs <= MOST_EPOCHS:
+            return []
+        said = f"clients train {MOST_EPOCHS} local epochs a round at most, of train.local_epochs={train.local_epochs}"
+        return [Note.shareable(said, " (method.equalise=false: as many as train.local_epochs says)")]
+
+    def without_effect(self) -> list[str]:
         """A step of a fixed rate asks nobody's share, which running statistics alone do then."""
         initial = self.initial_weights()
         if not self.method.eua or self.method.fixed_lr is None or len(initial.vector) > initial.parameters:

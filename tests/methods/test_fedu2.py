@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
 
+from rayfed_ssl.base.notes import as_notes, public_lines
 from rayfed_ssl.base.weights import Weights
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.federation import load_federation
@@ -146,6 +147,27 @@ def test_steps_are_equalised_by_epochs_unless_they_are_set() -> None:
     for other, field in ((same, {"epochs": 1}), (mean, {"epochs": 1}), (steps, {})):
         setup = Setup(other, federation, InitialWeights(other, federation))
         assert METHODS["fedu2"].server(setup).epochs(client) == field  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs"),
+    [
+        ({"train__local_epochs": 12}, 10),
+        ({"train__local_epochs": 10}, 10),
+        ({"train__local_epochs": 12, "method__equalise": False}, 12),
+        ({"train__local_epochs": 12, "method__eua": False, "method__lr": None}, 12),
+        ({"train__local_steps": 30}, None),
+    ],
+)
+def test_epochs_that_are_cut_are_said(changes: dict[str, object], epochs: int | None) -> None:
+    config = tiny("fedu2", **changes)
+    federation = load_federation(config)
+    server = METHODS["fedu2"].server(Setup(config, federation, InitialWeights(config, federation)))
+    largest = int(np.argmax(federation.sizes))
+    assert server.epochs(largest).get("epochs") == epochs  # type: ignore[attr-defined]
+    said = ["clients train 10 local epochs a round at most, of train.local_epochs=12"]
+    cut = epochs is not None and epochs < config.train.local_epochs
+    assert list(public_lines(as_notes(server.notes()))) == (said if cut else [])
 
 
 def test_one_steps_loss_is_objective_plus_uniformity_plus_rotation() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rayfed_ssl.base.lazy import LazyModule
 
+MOST_EPOCHS = 10  # local epochs of a client whose steps are equalised
 NEEDED = 1e-9  # of ||g||^2 - min_k <u_k, g>, relative to the largest <u_k, u_k>
 CHUNK = 1 << 20  # parameters that are processed at once
 _optimize = LazyModule("scipy.optimize")
@@ -95,7 +96,7 @@ def sharpened(shares: np.ndarray, temperature: float) -> np.ndarray:
     return sharp
 
 
-def equalised_epochs(batches: int, largest: int, epochs: int, most: int = 10) -> int:
+def equalised_epochs(batches: int, largest: int, epochs: int, most: int = MOST_EPOCHS) -> int:
     """The local epochs with which a client of ``batches`` per epoch takes about as many steps as the client with the
     ``largest`` number of batches takes in ``epochs``; at most ``most``.
 
