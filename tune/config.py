@@ -33,6 +33,9 @@ from rayfed_ssl.base.seeding import numpy_generator
 from rayfed_ssl.config import RESULT_NEUTRAL, RunConfig, build
 from rayfed_ssl.evaluation import PROTOCOLS
 from rayfed_ssl.extensions import Extension
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.methods.parts.tasks import TaskClient
+from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings import files as configfile
 from tune.blocks import Dimension, Fifo, Pbt, Scheduler
 
@@ -226,9 +229,16 @@ def measured_by(config: RunConfig, kind: str) -> list[str]:
     """The keys that a run's summary has under ``accuracy``, ``select`` or ``features``."""
     if kind == "features":
         return list(config.evaluation.describing)
-    if config.data.tasks is not None:
-        return ["task"]
-    return list(config.evaluation.selecting if kind == "select" else config.evaluation.scores)
+    tasks = config.data.tasks is not None and _learns_tasks(config.method.name, config.objective.name)
+    return [
+        *(["task"] if tasks else []),
+        *(config.evaluation.selecting if kind == "select" else config.evaluation.scores),
+    ]
+
+
+def _learns_tasks(method: str, objective: str) -> bool:
+    """Whether each client of a run with ``data.tasks`` learns its own, by labels, and so is measured by it."""
+    return issubclass(METHODS[method].client, TaskClient) and OBJECTIVES[objective].labelled
 
 
 def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
@@ -238,7 +248,7 @@ def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     """
     run = configfile.merge(document, overrides)
     data, evaluation = (known if isinstance(known := run.get(name), Mapping) else {} for name in ("data", "evaluation"))
-    if data.get("tasks") is not None:
+    if data.get("tasks") is not None and _may_learn_tasks(run):
         return "select.task"
     named = evaluation.get("protocols")
     protocols = [name for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
@@ -248,6 +258,16 @@ def default_metric(document: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     if evaluation.get("select") is None:
         return "accuracy.knn"
     return f"select.{'knn' if 'knn' in protocols else protocols[0]}"
+
+
+def _may_learn_tasks(run: Mapping[str, Any]) -> bool:
+    """``_learns_tasks`` of a run whose blocks are not validated yet; also True if they do not say."""
+    blocks = (known if isinstance(known := run.get(name), Mapping) else {} for name in ("method", "objective"))
+    method, objective = (str(block.get("name", "")) for block in blocks)
+    if method not in METHODS:
+        return True
+    objective = objective or METHODS[method].objective
+    return objective not in OBJECTIVES or _learns_tasks(method, objective)
 
 
 def draw(settings: SweepConfig, number: int) -> Point:

@@ -115,6 +115,15 @@ def test_where_not_all_runs_have_what_chooses_lines_show_the_time(base: Path) ->
     made = from_file(variants_file(base, variants={"fedsimclr": None, "held out": held_out}))
     assert shown_metric(made, None) == "accuracy.knn"
     assert shown_metric(made, "select.knn") == "wall_s"
+    tasks = {"data.tasks": [[0, 1], [2, 3]], "data.public.source": "share"}
+    linked, alone, without = (
+        {**tasks, "method.name": "fedlinked"},
+        {**tasks, "method.name": "local", "objective.name": "supervised"},
+        {**tasks, "method.name": "local"},
+    )
+    for other, metric in ((alone, "accuracy.task"), (without, "accuracy.knn")):
+        made_of_two = from_file(variants_file(base, variants={"linked": linked, "local": other}))
+        assert shown_metric(made_of_two, None) == metric
     assert shown_metric(from_file(variants_file(base, variants={"held out": held_out})), "select.knn") == "select.knn"
 
 

@@ -299,6 +299,15 @@ def test_four_sweeps_are_shipped() -> None:
     }
 
 
+def test_a_method_that_learns_no_tasks_is_measured_by_none(tmp_path: Path) -> None:
+    tasks = ["data.tasks=[[0, 1], [2, 3]]", "method.name=fedfoa", "data.public.source=share", "train.batch_size=64"]
+    for kind in ("accuracy", "select"):
+        made = sweep(tmp_path, *tasks, f"metric={kind}.task", space={LR: {"grid": [0.1, 0.2]}})
+        allowed = {"accuracy": r"accuracy\.knn", "select": "none: "}[kind]
+        with pytest.raises(UserError, match=rf"^metric: found '{kind}\.task'; this sweep's runs have {allowed}"):
+            made.check()
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
 def test_a_shipped_sweep_is_valid_in_every_profile_and_names_its_command(path: Path) -> None:
     base = path.parent / yaml.safe_load(path.read_text())["base"]
@@ -319,6 +328,12 @@ def test_a_shipped_sweep_is_valid_in_every_profile_and_names_its_command(path: P
         (["evaluation.protocols=[rank, knn]"], "accuracy.knn"),
         (["evaluation.select={share: 0.2}", "evaluation.protocols=[rank, knn]"], "select.knn"),
         (["data.tasks=[[0, 1], [2, 3]]", "method.name=fedavg_trunk", "data.public.source=share"], "select.task"),
+        (
+            ["data.tasks=[[0, 1], [2, 3]]", "method.name=fedlinked", "data.public.source=share", "metric=accuracy.knn"],
+            "accuracy.knn",
+        ),
+        (["data.tasks=[[0, 1], [2, 3]]", "method.name=local"], "accuracy.knn"),  # by an objective without labels
+        (["data.tasks=[[0, 1], [2, 3]]", "method.name=local", "objective.name=supervised"], "select.task"),
     ],
 )
 def test_held_out_images_choose_where_there_are_any(tmp_path: Path, changes: list[str], metric: str) -> None:
