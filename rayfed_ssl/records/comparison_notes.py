@@ -288,7 +288,7 @@ def _began_otherwise(comparison: Comparison) -> list[str]:
             row.name
             for row in comparison.trained
             if any(
-                found[name].get(measure, {}).get(seed, value) != value
+                found.get(name, {}).get(measure, {}).get(seed, value) != value
                 for seed, run in row.runs.items()
                 for measure, value in getattr(run, of).items()
             )

@@ -65,7 +65,9 @@ def _row(name: str, ended: Sequence[OneRun], without: Mapping[str, str]) -> Row:
 
 
 def compare_rows(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison:
-    """The rows, marked if their settings differ from the first row's, and the baselines below them."""
+    """The rows, marked if their settings differ from the first row's, and the baselines below them; raw pixels only if
+    they were measured, as they are by no task of a client's own and by no description of features.
+    """
     if not any(row.runs for row in rows):
         raise UserError("compare: found no run that is complete; nothing can be compared yet")
     reference = next(row for row in rows if row.runs)
@@ -83,7 +85,7 @@ def compare_rows(rows: Sequence[Row], left_out: Mapping[str, str]) -> Comparison
         )
         before = _baseline(name, "untrained", row.runs) if otherwise else None
         marked.append(replace(row, differing=differing(theirs, own), began=before))
-    return Comparison((*marked, began, pixels), dict(left_out))
+    return Comparison((*marked, began, *([pixels] if pixels.values else [])), dict(left_out))
 
 
 def _baseline(name: str, of: Literal["untrained", "pixels"], runs: Mapping[int, OneRun]) -> Row:

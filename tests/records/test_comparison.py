@@ -145,7 +145,7 @@ def test_an_encoder_on_clients_own_images_is_no_encoder_of_clients(tmp_path: Pat
         assert any(words in note for note in notes(found)) == clients
 
 
-def test_the_baselines_are_always_rows(tmp_path: Path) -> None:
+def test_the_baselines_are_rows_wherever_they_were_measured(tmp_path: Path) -> None:
     rows = two_rows(tmp_path).rows
     assert [row.name for row in rows] == ["a", "b", "untrained encoder", "raw pixels"]
     assert rows[2].values == {"knn": dict.fromkeys(range(3), UNTRAINED)}

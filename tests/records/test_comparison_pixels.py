@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from rayfed_ssl.records.comparison_files import markdown
 from rayfed_ssl.records.comparison_notes import notes
 from rayfed_ssl.records.comparison_rows import of_runs, of_variants
 from rayfed_ssl.records.one_run import read_run
@@ -40,6 +41,20 @@ def test_a_run_of_an_older_version_beside_a_new_one(tmp_path: Path) -> None:
     assert not any("measured something else" in note for note in notes(made))
     assert "Below raw pixels in the mean, chance not counted: fedprox by knn." in notes(made)
     assert {f"fedsimclr: {old}.", f"fedprox: {new}."} <= set(notes(made))  # which folder is which row
+
+
+def test_without_a_measure_of_raw_pixels_there_is_no_row_of_them(tmp_path: Path) -> None:
+    """As with accuracies of clients' own tasks alone, or descriptions of features."""
+    folders = [run_folder(tmp_path / name, 0, [0.3], method=name) for name in ("fedlinked", "local")]
+    for folder in folders:
+        part = metrics_parts(folder).read()
+        kept = part.filter([not tag.startswith("eval/pixels_") for tag in part["tag"].to_pylist()])
+        shutil.rmtree(folder / "metrics.parquet")
+        metrics_parts(folder).write(Commit(1, 0), kept)
+    made = of_runs(folders)
+    assert [row.name for row in made.rows] == ["fedlinked", "local", "untrained encoder"]
+    assert not any("pixels" in note.lower() for note in notes(made))
+    assert "raw pixels" not in "\n".join(markdown(made))
 
 
 def test_of_many_runs_of_a_row_the_first_folders_are_named(tmp_path: Path) -> None:
