@@ -43,6 +43,7 @@ from rayfed_ssl.models.encoders import encoder_dim
 from rayfed_ssl.settings.run import RunSettings
 
 PAIRS_SHOWN = 16  # clients up to which every pair's utility is a metric of its own; the figure shows all
+SIZED = "fedlinked_cnn"  # the encoder whose representation may have any size
 CANCELLED = 1e-6  # of ||A_.j||: a sum of utilities not above this gives no target
 
 
@@ -248,8 +249,11 @@ def check(config: RunSettings) -> None:
         raise ValueError(str(error)) from None
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        others = {size for name, size in sizes.items() if name != SIZED}
+        remedy = f": model.representation={others.pop()} gives it to {SIZED}" if len(others) == 1 else ""
         raise ValueError(
-            f"clients.encoders: found representations of different sizes ({found}); fedlinked needs one for all clients"
+            f"clients.encoders: found representations of different sizes ({found}); fedlinked needs one for all "
+            f"clients{remedy}"
         )
 
 

@@ -692,8 +692,10 @@ def test_the_transformation_can_be_switched_off(done: tuple[Path, dict[str, Any]
 
 
 def test_trunks_may_differ(tmp_path: Path) -> None:
-    encoders_of = ["small_cnn", "small_cnn_bn", "small_cnn"]
-    summary, _ = run(tmp_path / "mixed", clients__encoders=encoders_of, model={"width": 0.1, **PLAIN}, train__rounds=1)
+    """``model.representation`` gives FedLinked's own encoder the size of the others."""
+    encoders_of = ["small_cnn", "small_cnn_bn", "fedlinked_cnn"]
+    model = {"width": 0.25, **PLAIN, "representation": 32}
+    summary, _ = run(tmp_path / "mixed", clients__encoders=encoders_of, model=model, train__rounds=1)
     assert set(summary["accuracy"]["task"]) == {"0", "1", "2"}
 
 
@@ -740,7 +742,10 @@ def test_the_gradient_is_clipped_in_fine_tuning_too() -> None:
     [
         ({"data__tasks": None}, r"data\.tasks: found none; fedlinked needs"),
         ({"clients__encoders": ["fedlinked_cnn", "small_cnn", "small_cnn"], "model": PLAIN},
-         r"clients\.encoders: found representations of different sizes \(fedlinked_cnn 256, small_cnn 128\)"),
+         r"clients\.encoders: found representations of different sizes \(fedlinked_cnn 256, small_cnn 128\); fedlinked "
+         r"needs one for all clients: model\.representation=128 gives it to fedlinked_cnn$"),
+        ({"clients__encoders": ["resnet18", "small_cnn", "small_cnn"], "model": PLAIN},
+         r"\(resnet18 512, small_cnn 128\); fedlinked needs one for all clients$"),
         ({"objective__name": "simclr"}, r"objective\.name: found 'simclr'; fedlinked allows supervised"),
         ({"data__partition": {"name": "dirichlet"}}, r"data\.partition: found 'dirichlet' beside data\.tasks"),
         ({"method__eta": 0}, r"method\..*eta"),
