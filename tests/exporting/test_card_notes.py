@@ -51,6 +51,7 @@ from rayfed_ssl.federated.remarks import (
 from rayfed_ssl.methods.fedfoa import ServerHalf as FedFoA
 from rayfed_ssl.methods.fedprox import Server as FedProx
 from rayfed_ssl.methods.fedsc import Server as FedSC
+from rayfed_ssl.methods.fedu2 import Server as FedU2
 from rayfed_ssl.methods.ldawa import Server as LDAWA
 from rayfed_ssl.methods.parts.privacy import Mechanism
 from rayfed_ssl.models import StartConfig
@@ -173,8 +174,11 @@ def of_methods() -> tuple[Note, ...]:
         mechanism=lambda client, releases: Mechanism(1.0, 5.0, 20, releases),
     )  # fmt: skip
     runs: Any = SimpleNamespace(config=config, method=own)
+    epochs = SimpleNamespace(train=SimpleNamespace(local_steps=None, local_epochs=12))
+    cut: Any = SimpleNamespace(config=epochs, method=SimpleNamespace(equalises=True))
     of_fedsc = [*FedSC.unshared(alone), FedSC.spending(alone)[0]]
-    return as_notes([*FedFoA.notes(alone), *FedProx.notes(alone), *LDAWA.never_begun(runs), *of_fedsc])
+    of_others = [*FedProx.notes(alone), *LDAWA.never_begun(runs), *FedU2.cut_epochs(cut)]
+    return as_notes([*FedFoA.notes(alone), *of_others, *of_fedsc])
 
 
 def in_few_bytes() -> RunConfig:
@@ -266,6 +270,7 @@ LINES = (
     "no round applies fedfoa's term",
     "every client takes one local step a round, at which fedprox's penalty has no gradient: this run is FedAvg's",
     "every round takes FedAvg's mean",
+    "clients train 10 local epochs a round at most, of train.local_epochs=12",
     "no round exchanges correlation matrices, so clients train as fedavg_sc's do",
     (
         "method.privacy.delta: found 0.5, but clients have up to 20 images: a delta of 1/20 or more allows a mechanism "
