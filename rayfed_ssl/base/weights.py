@@ -53,6 +53,9 @@ class Weights:
         return {"": size(self.parameters)} | ({".buffers": float32_bytes(buffers)} if buffers else {})
 
     def with_vector(self, vector: np.ndarray) -> Weights:
+        """Other values of the same layout. Raises ValueError if there are more or fewer of them."""
+        if vector.shape != (self.count,):
+            raise ValueError(f"weights of {self.count} values: found an array of shape {vector.shape}")
         return Weights(self.layout, vector, self.parameters)
 
 
@@ -108,6 +111,36 @@ def plain(value: Any) -> Any:
         in_order.flags.writeable = value.flags.writeable
         return in_order
     return Weights(value.layout, value.vector, value.parameters) if isinstance(value, Resident) else value
+
+
+def settled(value: Any) -> Any:
+    """``value`` as it stays when the process goes on, at any depth of dicts, lists and tuples: copies of the arrays in
+    PyTorch's memory, which may be a network's own values (``tensor.numpy()``), and of tensors, on the CPU. ``Weights``
+    are never a network's own. What stands in several places is copied once.
+    """
+    copies: dict[int, tuple[Any, Any]] = {}  # id -> what is copied, which so keeps its id, and the copy
+
+    def one(value: Any) -> Any:
+        if type(value) is dict:
+            return {name: one(item) for name, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(one, value))
+        if not (isinstance(value, Tensor) or (isinstance(value, np.ndarray) and _of_torch(value))):
+            return value
+        if id(value) not in copies:
+            copy = value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value.copy(order="K")
+            copies[id(value)] = value, copy
+        return copies[id(value)][1]
+
+    return one(value)
+
+
+def _of_torch(array: np.ndarray) -> bool:
+    """Whether the array is a view of a tensor's memory."""
+    base = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, Tensor)
 
 
 def layout_of(*modules: nn.Module) -> str:

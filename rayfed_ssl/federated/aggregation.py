@@ -191,11 +191,17 @@ class FixedPointSum:
     def _match(self, templates: Mapping[str, Template]) -> None:
         for name in self.templates.keys() | templates.keys():
             mine, theirs = self.templates.get(name), templates.get(name)
-            if mine is None or theirs is None or mine.plain != theirs.plain:
+            if mine is not None and theirs is not None and mine.plain == theirs.plain:
+                continue
+            if mine is not None and theirs is not None and mine.layout is None and theirs.layout is None:
                 raise MixedArchitectures(
-                    f"mean over different architectures: field '{name}' differs in layout or shape; "
-                    "give all clients one architecture (clients.encoders), or use a method that allows several"
+                    f"mean of '{name}': found arrays of the shapes {mine.shape} and {theirs.shape}; must be of one "
+                    "shape in all clients"
                 )
+            raise MixedArchitectures(
+                f"mean over different architectures: field '{name}' differs in layout or shape; "
+                "give all clients one architecture (clients.encoders), or use a method that allows several"
+            )
 
     def _make_plain(self, name: str) -> None:
         self.totals[name] = _plain(self.totals[name], self.templates[name])

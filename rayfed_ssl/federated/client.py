@@ -23,7 +23,7 @@ from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.steps import TrainStep
 from rayfed_ssl.federated.workload import local_batches
 from rayfed_ssl.models.network import Network
-from rayfed_ssl.objectives.base import Batch, Memory, Step, target_modules
+from rayfed_ssl.objectives.base import Batch, Memory, Step, refuse_no_step, target_modules
 from rayfed_ssl.settings.blocks import MethodConfig
 
 Config = TypeVar("Config", bound=MethodConfig)
@@ -90,10 +90,25 @@ class EncoderClient(Generic[Config]):
         """Run the operation. Plug-ins take their fields out of its message, and add others to its reply."""
         for name, plugin in self.plugins.items():
             plugin.receive(take_qualified(name, message))
-        reply: dict[str, Any] = getattr(self, self.operation)(**message)
+        if not callable(operation := getattr(self, self.operation, None)):
+            raise AttributeError(
+                f"clients were asked for {self.operation!r}, which {type(self).__name__} does not define; "
+                f"it defines {', '.join(self._operations()) or 'nothing'}"
+            )
+        reply: dict[str, Any] = operation(**message)
+        if not isinstance(reply, dict):
+            raise TypeError(
+                f"operation {self.operation!r} returned {'nothing' if reply is None else type(reply).__name__}; "
+                "must return a dict of the reply's fields, {} for none"
+            )
         for name, plugin in self.plugins.items():
             reply |= qualified(name, plugin.reply())
         return reply
+
+    def _operations(self) -> list[str]:
+        """The functions that a method's own classes define, as far as they could be operations."""
+        own = type(self).__mro__[: type(self).__mro__.index(EncoderClient)]
+        return sorted({n for kind in own for n, f in vars(kind).items() if callable(f) and not n.startswith("_")})
 
     # -- what a client has ---------------------------------------------------------------------------------------------
 
@@ -306,6 +321,7 @@ class EncoderClient(Generic[Config]):
         """The loss of one batch with the plug-ins' terms on the projections and features of its views."""
         with self.autocast():
             step = loss(views, rows)
+        refuse_no_step(step, self.config.objective.name)
         value = step.loss
         for name, plugin in self.plugins.items():
             if plugin.needs_features and not step.features:
@@ -315,6 +331,10 @@ class EncoderClient(Generic[Config]):
                 )
             if (term := plugin.penalty(step.projections, step.features)) is not None:
                 value = value + term
+                if value.numel() != 1:
+                    raise TypeError(
+                        f"plug-in {name}: penalty gave a term of shape {tuple(term.shape)}; must be a scalar"
+                    )
         return value
 
     def objective_loss(self) -> Loss:

@@ -133,10 +133,12 @@ class Clock:
                 f"begins at {self.now:g} s; allowed: a longer trace, or system.availability.repeat_s"
             )
 
-    def select(self, t: int, wanted: int) -> tuple[int, ...]:
+    def select(self, t: int, wanted: int, own: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """The clients asked in round t: ceil(wanted * participation.over) of those that can be reached now, drawn
         uniformly without replacement.
 
+        Args:
+            own: the clients that a method with a draw of its own asks; of these, all that can be reached.
         Raises:
             RoundVoid: no client can be reached. The server waits until one can be, if that time is known, else for the
                 deadline, if there is one.
@@ -144,11 +146,15 @@ class Clock:
         self.begin_round(t)
         reachable = self.availability.reachable(t, self.now)
         present = self.clients[reachable[self.clients]]
+        if own is not None:
+            present = np.array([client for client in own if reachable[client]], dtype=np.int64)
+            wanted = len(present)
         if not len(present):
             self.wait()
             raise RoundVoid("nobody can be reached")
         seed, over = self.settings.seed, self.settings.participation.over
-        asked = selected(present, math.ceil(wanted * over - ROUNDING), seed, t, "cohort")
+        most = math.ceil(wanted * over - ROUNDING)
+        asked = tuple(present.tolist()) if own is not None else selected(present, most, seed, t, "cohort")
         drops = drop_outs(self.system.drop_out, seed, t, len(reachable))
         self.wanted, self.dropping = wanted, frozenset(client for client in asked if drops[client])
         self.reply_counts["asked"] = len(asked)

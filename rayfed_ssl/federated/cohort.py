@@ -16,6 +16,7 @@ from rayfed_ssl.federated.aggregation import FixedPointSum
 from rayfed_ssl.federated.clock import Exchange
 from rayfed_ssl.federated.exchanges import Exchanges
 from rayfed_ssl.federated.messages import TRAINS, Averaging, Each, Mean, Reply, Start, Task
+from rayfed_ssl.federated.sampling import named
 
 Piece = TypeVar("Piece", bound=Hashable)
 
@@ -27,6 +28,10 @@ class Cohort(Exchanges):
     def shares(self) -> np.ndarray:
         """(N,) q_j = n_j / sum n, over all clients."""
         return self.federation.shares
+
+    def _whom(self, operation: str, clients: Sequence[int] | None) -> tuple[int, ...]:
+        """The clients that are asked for an operation: the round's, or those that the method names."""
+        return self.clients if clients is None else named(clients, self.federation.clients, f"{operation!r}, clients")
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -52,7 +57,7 @@ class Cohort(Exchanges):
         self, question: object, operation: str, each: Each | None, clients: Sequence[int] | None, common: dict[str, Any]
     ) -> Iterator[Reply]:
         self._asked_for.begin_reading(question)
-        whom = tuple(self.clients if clients is None else clients)
+        whom = self._whom(operation, clients)
         task = Task(operation, self.round, common)
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
             for chunk in self._run_sent(task, replying, own, None):
@@ -78,7 +83,7 @@ class Cohort(Exchanges):
             RoundVoid: nobody replied.
             ClientError: as in :meth:`ask`.
         """
-        whom, failed = tuple(self.clients if clients is None else clients), len(self.dropped)
+        whom, failed = self._whom(operation, clients), len(self.dropped)
         replies = list(self.ask(operation, each=each, clients=whom, **message))
         if whom and not replies:
             raise self._all_failed() if len(self.dropped) > failed else self._void("nobody replied")
@@ -103,15 +108,19 @@ class Cohort(Exchanges):
         back reply by reply. Sums are made where the clients run, and are exact in any order.
 
         Args:
-            by: client -> weight, normalised here over the clients that will reply; by default n_j.
+            by: client -> weight, normalised here over the clients that will reply; by default n_j. Every client
+                that is asked has one.
             fields: names of reply fields; each must be an array or ``Weights``, of the same form in all clients.
             operation, each, clients, message: as in :meth:`ask`.
         Raises:
             MixedArchitectures: the fields differ in layout between clients.
             RoundVoid: nobody replies whose weight is above 0, or too few do by the virtual clock.
             ClientError: as in :meth:`ask`.
+            ValueError: ``by`` lacks a client.
         """
-        whom = tuple(self.clients if clients is None else clients)
+        whom = self._whom(operation, clients)
+        if by is not None and (lacking := [client for client in whom if client not in by]):
+            raise ValueError(f"mean of {operation!r}: by has no weight for client {lacking[0]}, which is asked")
         task = Task(operation, self.round, message)
         total, replies, counts = FixedPointSum(), [], self.shares if by is None else by
         with self._exchange(task, whom, self._own_fields(operation, each)) as (replying, own):
@@ -189,7 +198,7 @@ class Cohort(Exchanges):
         client is lost or late, and no time passes. Raises RuntimeError if a client replies.
         """
         task = Task(operation, self.round, {})
-        for chunk in self._run(task, tuple(clients), lambda _: {}, None):
+        for chunk in self._run(task, self._whom(operation, clients), lambda _: {}, None):
             for reply in self._take(task, chunk):
                 if reply.fields:
                     raise RuntimeError(f"{operation} of client {reply.client}: a reply needs an exchange, `ask`")

@@ -20,7 +20,13 @@ TRAINS = "train"  # the operation plug-ins take part in
 
 
 def qualified(plugin: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A plug-in's fields under the names with which they are sent: ``plugin.field``."""
+    """A plug-in's fields under the names with which they are sent: ``plugin.field``. Raises TypeError for what is no
+    mapping.
+    """
+    if not isinstance(fields, Mapping):
+        raise TypeError(
+            f"plug-in {plugin}: found {type(fields).__name__} as fields to send; must be a dict, {{}} for none"
+        )
     return {f"{plugin}.{name}": value for name, value in fields.items()}
 
 
@@ -185,6 +191,8 @@ class Fields(Mapping[str, Any]):
         self.unread = values  # with an Unread for what lies elsewhere
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self.unread:
+            raise KeyError(f"{name}: there is {', '.join(self.unread) or 'nothing'}")
         value = self.unread[name]
         return value.read() if isinstance(value, Unread) else value
 
@@ -235,6 +243,8 @@ class Reply:
     fields: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self.fields:
+            raise KeyError(f"{name}: client {self.client} replied with {', '.join(self.fields) or 'nothing else'}")
         return self.fields[name]
 
 
@@ -246,6 +256,8 @@ class Mean:
     replies: Sequence[Reply]
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self.average:
+            raise KeyError(f"{name}: the mean is of {', '.join(self.average)}; its `fields` say what is averaged")
         return self.average[name]
 
 

@@ -60,11 +60,23 @@ class MethodServer(Generic[Config]):
 
     @property
     def weights(self) -> Weights:
-        """The global model."""
-        return self.state["weights"]  # type: ignore[no-any-return]
+        """The global model. Raises KeyError if the method has set none."""
+        try:
+            return self.state["weights"]  # type: ignore[no-any-return]
+        except KeyError as error:
+            error.add_note(
+                f"{self.config.method.name}: self.weights is not set; set it in `start`, or say what is evaluated by "
+                "`evaluated_encoders`"
+            )
+            raise
 
     @weights.setter
     def weights(self, value: Weights) -> None:
+        if value is not None and not isinstance(value, Weights):
+            raise TypeError(
+                f"{self.config.method.name}: self.weights: found {type(value).__name__}; must be Weights, as "
+                'cohort.mean("train", ..)["weights"] and self.weights.with_vector(array) are'
+            )
         self.state["weights"] = value
 
     @property

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+from rayfed_ssl.base.annotations import values_of
 from rayfed_ssl.base.table import Table
-from rayfed_ssl.federated.method import Method
+from rayfed_ssl.federated.client import EncoderClient
+from rayfed_ssl.federated.method import Info, Method, ServerStep
 from rayfed_ssl.federated.plugin import ClientPlugin, ServerPlugin
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.methods import (
     centralized,
     fedavg,
@@ -30,6 +33,28 @@ from rayfed_ssl.methods import (
     orchestra,
     ssd,
 )
+from rayfed_ssl.settings.blocks import MethodConfig
+
+MUST_BE_CALLABLE = ("accepts", "sends_weights", "unused", "footprint", "planned")  # fields of a row
+
+
+def _wrong(name: str, row: object) -> str:
+    """What is wrong with a third-party method; empty if nothing is."""
+    if not isinstance(row, Method):
+        return "which is no rayfed_ssl.federated.method.Method"
+    for part, base in (("config", MethodConfig), ("client", EncoderClient), ("server", MethodServer)):
+        kind = getattr(row, part)
+        if not (isinstance(kind, type) and issubclass(kind, base)):
+            return f"whose {part} is no subclass of {base.__module__}.{base.__name__}"
+    if name not in values_of(row.config, "name"):
+        return f'whose block has another name; must have name: Literal["{name}"] = "{name}"'
+    if not isinstance(row.info, Info):
+        return "whose info is no rayfed_ssl.federated.method.Info"
+    if row.step not in get_args(ServerStep):
+        return f"whose step is {row.step!r}; must be one of {', '.join(get_args(ServerStep))}"
+    uncalled = [part for part in MUST_BE_CALLABLE if not callable(getattr(row, part))]
+    return f"whose {uncalled[0]} is no function" if uncalled else ""
+
 
 METHODS: Table[Method] = Table(
     "method",
@@ -68,6 +93,7 @@ METHODS: Table[Method] = Table(
         "fedmkd": fedmkd.FEDMKD,
         "ssd": ssd.SSD,
     },
+    _wrong,
 )
 
 

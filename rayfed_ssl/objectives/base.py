@@ -60,6 +60,20 @@ class Step(NamedTuple):
     features: Views = ()
 
 
+def refuse_no_step(step: object, objective: str) -> None:
+    """Raise TypeError if what a loss gave is no :class:`Step`, or has no scalar to minimise."""
+    said = f"the loss, of objective {objective} or built on it,"
+    if not isinstance(step, Step):
+        raise TypeError(f"{said} gave {type(step).__name__}; must give rayfed_ssl.objectives.base.Step")
+    if not isinstance(step.loss, Tensor) or step.loss.numel() != 1 or not step.loss.requires_grad:
+        found = type(step.loss).__name__
+        if isinstance(step.loss, Tensor):
+            found = f"a tensor of shape {tuple(step.loss.shape)}" + (
+                "" if step.loss.requires_grad else " without gradient"
+            )
+        raise TypeError(f"{said} gave a Step whose loss is {found}; must be a scalar tensor with a gradient")
+
+
 class Encoded(NamedTuple):
     """The features and the projections of each view of a batch."""
 

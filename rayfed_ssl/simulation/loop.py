@@ -7,14 +7,16 @@ because a high number alone proves nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.federated.messages import ClientError, Diverged, RoundVoid, copy_views
-from rayfed_ssl.federated.results import PIXELS, ClientMatrix
+from rayfed_ssl.federated.results import PIXELS, ClientMatrix, EvaluatedEncoder
+from rayfed_ssl.federated.sampling import named
+from rayfed_ssl.federated.server import MethodServer
 from rayfed_ssl.federated.server_steps import optimised_round
 from rayfed_ssl.simulation.export import export_encoders
 from rayfed_ssl.simulation.opening import Connect, OpenRun
@@ -24,6 +26,7 @@ from rayfed_ssl.simulation.saving import without_public_images
 from rayfed_ssl.simulation.shared_encoders import SharedEncoders
 from rayfed_ssl.simulation.shown_means import ShownMeans
 from rayfed_ssl.storage import failure
+from rayfed_ssl.storage.checkpoint import refuse_unstorable
 
 
 class RunLoop(OpenRun):
@@ -35,6 +38,7 @@ class RunLoop(OpenRun):
         super().__init__(config, folder, connect, resume, report)
         self.done = self.start  # the round finished last
         self.shared, self.shown = SharedEncoders(self.config), ShownMeans()
+        self.checked_kept = False  # whether a client's own encoder was looked for
 
     def drive(self, stopping: Callable[[], bool], saved: Callable[[], None]) -> dict[str, Any]:
         """Run rounds until the last one, or until ``stopping`` says so; returns the summary. Raises what a round
@@ -81,8 +85,10 @@ class RunLoop(OpenRun):
         if t == self.rounds:
             self.server.after_last_round(self.cohort)
         self.cohort.end_round()
-        plugins = (plugin.state for plugin in self.plugins.values())
-        copy_views(self.server.state, *plugins, published=self.cohort.published)
+        states = [self.server.state, *(plugin.state for plugin in self.plugins.values())]
+        copy_views(*states, published=self.cohort.published)
+        for name, state in zip([self.config.method.name, *self.plugins], states, strict=True):
+            refuse_unstorable(state, f"{name}: self.state")
         seconds = time.perf_counter() - started_at
         with self.writing(f"the records of round {t}"):
             values = self.recorder.round(t, self.cohort, self.server, seconds, void=bool(void_reason))
@@ -93,9 +99,14 @@ class RunLoop(OpenRun):
 
     def sample(self, t: int) -> tuple[int, ...]:
         """The clients of round t: a uniform draw without replacement of participation.fraction of them, at least one.
-        With a clock, they are drawn from those that can be reached; raises RoundVoid if none can.
+        With a clock, they are drawn from those that can be reached; raises RoundVoid if none can. A server with a draw
+        of its own (``asked``) decides in both cases.
         """
-        return self.server.asked(t) if self.clock is None else self.clock.select(t, self.server.wanted(t))
+        asked = named(self.server.asked(t), self.server.setup.clients, f"{self.config.method.name}: asked({t})")
+        if self.clock is None:
+            return asked
+        own = type(self.server).asked is not MethodServer.asked
+        return self.clock.select(t, self.server.wanted(t), asked if own else None)
 
     def evaluate(self, t: int) -> None:
         """Draw the matrices over pairs of clients, and start evaluating the method's encoders while the next round
@@ -107,7 +118,23 @@ class RunLoop(OpenRun):
             self.cohort.evaluate(0, [PIXELS, *self.shared.distinct(0, self.server.evaluated_before())])
         else:
             encoders = self.server.evaluated_encoders() if t else self.server.evaluated_before()
+            self.refuse_unkept(encoders)
             self.cohort.evaluate(t, self.shared.distinct(t, encoders))
+
+    def refuse_unkept(self, encoders: Iterable[EvaluatedEncoder]) -> None:
+        """Raise RuntimeError if a client's own encoder is to be evaluated, the client has trained in this round, and it
+        kept no model: its initial values would be measured. One client is looked at, because all run the same code.
+        """
+        own = (one.client for one in encoders if one.weights is None and one.client in self.cohort.metrics)
+        client = next(own, None)
+        if client is None or self.checked_kept or "loss" not in self.cohort.metrics[client]:
+            return
+        self.checked_kept = True
+        if "model" not in dict(self.cohort.states([client])).get(client, {}):
+            raise RuntimeError(
+                f"{self.config.method.name}: the own encoder of client {client} is to be evaluated, and it trained and "
+                "kept none; its function that trains calls self.keep_own()"
+            )
 
     def matrices(self) -> dict[str, ClientMatrix]:
         """The matrices over pairs of clients that the server and the plug-ins have."""

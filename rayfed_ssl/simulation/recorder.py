@@ -16,6 +16,7 @@ import yaml
 
 from rayfed_ssl.base.files import replace_file
 from rayfed_ssl.base.notes import Note, texts
+from rayfed_ssl.base.numbers import numbers
 from rayfed_ssl.base.text import printable
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.data.partition import label_histogram
@@ -151,7 +152,7 @@ class Recorder:
         values |= self.compared(cohort)
         sources: list[MethodServer[Any] | ServerPlugin[Any]] = [server, *cohort.plugins.values()]
         for source in sources:
-            values |= source.metrics
+            values |= numbers(source.metrics, f"{type(source).__name__}: self.metrics")
             source.metrics = {}
         for tag, value in values.items():
             self.journal.metric(t, tag, value)

@@ -12,10 +12,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from rayfed_ssl.base.numbers import numbers
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import forked, numpy_generator
-from rayfed_ssl.base.weights import Resident, Weights, plain
+from rayfed_ssl.base.weights import Resident, Weights, plain, settled
 from rayfed_ssl.config import RunConfig
 from rayfed_ssl.evaluation import BrokenFeatures, EncoderValues, outcomes_of
 from rayfed_ssl.federated.aggregation import FixedPointSum, MixedArchitectures, NonFinite, check_summable
@@ -38,6 +40,7 @@ from rayfed_ssl.federated.messages import (
 from rayfed_ssl.federated.process_context import ProcessContext
 from rayfed_ssl.federated.results import PIXELS, EvaluatedEncoder
 from rayfed_ssl.methods import METHODS, plugin_halves
+from rayfed_ssl.storage.checkpoint import refuse_unstorable
 
 
 def of_pixels(values: Mapping[str, float]) -> dict[str, float]:
@@ -64,7 +67,7 @@ class Worker(ProcessContext):
 
         A client's weights in the reply are those that the server receives (``coding.reply_received``). The lists and
         dicts of the message, of the state and of what was published are the operation's own: what it does to them
-        reaches nobody else.
+        reaches nobody else. Nor does what later operations do to this process's networks reach its reply and its state.
 
         Raises whatever the operation raises, and NonFinite if the reply holds NaN or infinity, or weights that
         ``transport.up`` cannot hold or FedBuff cannot sum. If the reply has no weights, those kept in the state are
@@ -80,7 +83,7 @@ class Worker(ProcessContext):
             forked(self.config.seed, round, client, operation, *visit_address(visit), device=self.device),
         ):
             worker = self.client(kind, client, round, operation, plain(dict(state or {})), visit)
-            reply = worker.perform(plain(dict(message)))
+            reply = settled(worker.perform(plain(dict(message))))
         check_finite(reply, said := f"operation '{operation}' replied with")
         if client != SERVER:
             where = self.config.seed, round, client, operation
@@ -93,8 +96,9 @@ class Worker(ProcessContext):
         if not any(isinstance(value, Weights) for value in reply.values()):
             kept = {name: value for name, value in worker.state.items() if isinstance(value, Weights)}
             check_finite(kept, f"operation '{operation}' left the client with")
-        metrics = {**worker.metrics, "seconds": time.perf_counter() - start}
-        return OperationResult(client, reply, metrics, self.images_read), plain(worker.state)
+        refuse_unstorable(worker.state, "self.state")
+        metrics = {**numbers(worker.metrics, "self.metrics"), "seconds": time.perf_counter() - start}
+        return OperationResult(client, reply, metrics, self.images_read), plain(settled(worker.state))
 
     def assess(self, round: int, encoder: EvaluatedEncoder, state: State | None) -> dict[str, float]:
         """Evaluate one encoder: raw pixels, the global encoder, or the client's own as its state holds it.
@@ -226,6 +230,8 @@ def _floating(value: Any) -> Iterator[np.ndarray]:
             yield value.vector
         case np.ndarray() if value.dtype.kind == "f":
             yield value
+        case Tensor() if value.is_floating_point():
+            yield value.detach().cpu().float().numpy()
         case Mapping():
             for item in value.values():
                 yield from _floating(item)

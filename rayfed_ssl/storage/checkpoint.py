@@ -38,6 +38,7 @@ MARKER = "complete.json"
 SUFFIXES = (".json", ".safetensors")
 NAME = re.compile(r"round-(\d{5,})")
 REPLACED = ".replaced"
+NO_NUMBERS = "OSUMm"  # kinds of arrays that safetensors does not store: objects, text and times
 SET_ASIDE = re.compile(r"round-(\d{5,})\.damaged")
 
 
@@ -45,47 +46,63 @@ class Damaged(Exception):
     """The files of a checkpoint are not those that its marker describes, or cannot be read."""
 
 
-def flatten(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
+def flatten(tree: Any, arrays: dict[str, np.ndarray], whose: str = "the state") -> Any:
     """The skeleton, for JSON, of a tree of dicts, lists, scalars, arrays and Weights. Arrays are added to ``arrays``
     under a number, and so are numpy's scalars, as arrays without dimensions. An object that stands in several places is
     added once.
 
     Raises:
-        TypeError: the tree contains something else.
+        TypeError: the tree contains something else; the text begins with ``whose`` and says where.
     """
     known: dict[int, tuple[object, str]] = {}  # id -> what is in the tree, which so keeps its id, and its key
 
-    def put(item: object, array: np.ndarray) -> str:
+    def put(item: object, array: np.ndarray, at: tuple[object, ...]) -> str:
+        if array.dtype.kind in NO_NUMBERS:
+            raise _unstorable(f"an array of {array.dtype}", whose, at)
         if id(item) not in known:
             key = f"{len(arrays):06d}"
             known[id(item)] = item, key
             arrays[key] = np.asarray(array, order="C")  # ascontiguousarray would add a dimension to a single number
         return known[id(item)][1]
 
-    def skeleton(tree: Any) -> Any:
+    def skeleton(tree: Any, at: tuple[object, ...]) -> Any:
         match tree:
             case Weights():
-                return {"$weights": put(tree, tree.vector), "layout": tree.layout, "parameters": tree.parameters}
+                return {"$weights": put(tree, tree.vector, at), "layout": tree.layout, "parameters": tree.parameters}
             case np.ndarray() if tree.flags.c_contiguous:
-                return {"$array": put(tree, tree)}
+                return {"$array": put(tree, tree, at)}
             case np.ndarray():
                 axes = np.argsort([-abs(stride) for stride in tree.strides], kind="stable")
-                return {"$transposed": put(tree, tree.transpose(axes)), "axes": axes.tolist()}
+                return {"$transposed": put(tree, tree.transpose(axes), at), "axes": axes.tolist()}
             case np.str_():
                 return str(tree)
             case np.generic():
-                return {"$scalar": put(tree, np.asarray(tree))}
+                return {"$scalar": put(tree, np.asarray(tree), at)}
             case Mapping():
-                return {"$map": [[key, skeleton(value)] for key, value in tree.items()]}
+                for key in tree:
+                    if not isinstance(key, str | int | float):
+                        raise _unstorable(f"the key {key!r} of type {type(key).__name__}", whose, at)
+                return {"$map": [[key, skeleton(value, (*at, key))] for key, value in tree.items()]}
             case list() | tuple():
-                return [skeleton(value) for value in tree]
+                return [skeleton(value, (*at, k)) for k, value in enumerate(tree)]
             case None | bool() | int() | float() | str():
                 return tree
-        raise TypeError(
-            f"a checkpoint holds arrays, Weights, numbers, text, lists and dicts; found {type(tree).__name__}"
-        )
+        raise _unstorable(type(tree).__name__, whose, at)
 
-    return skeleton(tree)
+    return skeleton(tree, ())
+
+
+def _unstorable(found: str, whose: str, at: Iterable[object]) -> TypeError:
+    place = whose + "".join(f"[{key!r}]" for key in at)
+    return TypeError(
+        f"{place}: found {found}; a checkpoint holds arrays of numbers, Weights, numbers, text, None, lists and dicts "
+        "whose keys are text or numbers"
+    )
+
+
+def refuse_unstorable(state: Mapping[str, Any], whose: str) -> None:
+    """Raise TypeError, as :func:`flatten` does, for a state that no checkpoint could hold."""
+    flatten(state, {}, whose)
 
 
 def unflatten(skeleton: Any, arrays: Mapping[str, np.ndarray]) -> Any:

@@ -150,6 +150,7 @@ class Contract:
         expected, met = Counter[tuple[int, int, str]](), set[int]()
         for t in range(config.train.rounds + 1):
             clients = server.asked(t) if t else federation.clients
+            server.rehearse(max(t, 1))
             for client, part in product(clients, parts):
                 traffic = part.traffic(t, client, met)
                 if traffic is None:

@@ -101,7 +101,8 @@ def test_an_architecture_starts_from_the_mean_of_its_own_clients_or_from_its_las
     settings = config(clients__encoders=["small_cnn", "small_cnn_bn", "small_cnn"], data__limit=91)
     server, cohort = started(settings)
     assert isinstance(server, feddf.Server)
-    one, other = (server.models["small_cnn"].with_vector(np.full(9, v, np.float32)) for v in (1, 4))
+    first = server.models["small_cnn"]
+    one, other = (first.with_vector(np.full(first.count, v, np.float32)) for v in (1, 4))
     found = server.start_of("small_cnn", [Reply(0, {"weights": one}), Reply(2, {"weights": other})])
     n = cohort.shares
     np.testing.assert_allclose(found.vector, (n[0] * 1 + n[2] * 4) / (n[0] + n[2]), rtol=1e-6)
