@@ -71,7 +71,7 @@ def evaluate(material: Material, config: EvaluationConfig) -> EncoderValues:
     """
     values: dict[str, float] = {}
     for name, protocol in config.rows.items():
-        values |= protocol.measure(material, config.of(name))
+        values |= protocol.values(name, material, config.of(name))
     return EncoderValues(values, None if material.tally is None else material.tally.outcomes(values))
 
 

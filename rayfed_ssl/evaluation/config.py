@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rayfed_ssl.base.choice import BlocksOf, NameOf
 from rayfed_ssl.base.schema import Block
+from rayfed_ssl.base.text import nearest
 from rayfed_ssl.evaluation.angles import AnglesConfig
 from rayfed_ssl.evaluation.cluster import ClusterConfig
 from rayfed_ssl.evaluation.fewshot import FewShotConfig
@@ -88,9 +89,12 @@ class EvaluationConfig(Block):
             except ValidationError as error:
                 wrong = error.errors()[0]
                 key = ".".join(map(str, ("evaluation.options", name, *wrong["loc"])))
-                raise ValueError(
-                    f"{key}: found {wrong['input']!r}; {wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
-                ) from None
+                said = f"{wrong['msg'][:1].lower()}{wrong['msg'][1:]}"
+                if wrong["type"] == "extra_forbidden" and len(wrong["loc"]) == 1:
+                    allowed = PROTOCOLS[name].config.model_fields
+                    guess = nearest(str(wrong["loc"][0]), allowed, 1)
+                    said = f"unknown key, allowed here: {', '.join(allowed) or 'none'}{guess}"
+                raise ValueError(f"{key}: found {wrong['input']!r}; {said}") from None
         return self
 
     def of(self, protocol: str) -> Block:

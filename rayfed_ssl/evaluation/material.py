@@ -185,7 +185,18 @@ class Split:
         """(N, D) of the labelled rows. Raises BrokenFeatures where one is not finite."""
         features = self._features(self.pixels)
         refuse_broken(features, self.name)
+        self._as_made = _version(features)
         return features
+
+    @property
+    def changed(self) -> bool:
+        """Whether somebody has written into ``features`` since they were computed."""
+        return "features" in self.__dict__ and _version(self.features) != self._as_made
+
+
+def _version(tensor: Tensor) -> int | None:
+    """How often the tensor was written to; None if PyTorch does not count that, as in inference mode."""
+    return None if tensor.is_inference() else tensor._version
 
 
 @dataclass(frozen=True)

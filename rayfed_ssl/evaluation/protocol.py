@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rayfed_ssl.base.notes import Note
+from rayfed_ssl.base.numbers import numbers
 from rayfed_ssl.base.schema import Block
 from rayfed_ssl.data.images import Dataset
-from rayfed_ssl.evaluation.material import FrozenEncoder, Material
+from rayfed_ssl.evaluation.material import OWN, FrozenEncoder, Material
 
 Settings = TypeVar("Settings", bound=Block)
 
@@ -59,6 +60,24 @@ class Protocol(Generic[Settings]):
     effective: Callable[[Settings, int], dict[str, int]] = lambda settings, train: {}
     """What is used in place of settings that so many labelled train images cut, by ``<setting>_used``: written beside
     the settings."""
+
+    def values(self, name: str, material: Material, settings: Settings) -> dict[str, float]:
+        """What ``measure`` finds. Raises TypeError if that is no dict of numbers by such tags, or if it wrote into
+        features, which other protocols read, too.
+        """
+        found, said = self.measure(material, settings), f"evaluation protocol {name!r}"
+        if not isinstance(found, dict):
+            raise TypeError(
+                f"{said}: found {type(found).__name__}; must be a dict of numbers by tag, as {{{name!r}: 0.5}}"
+            )
+        for tag in found:
+            if "/" not in tag and not f"{tag.removeprefix(OWN)}_".startswith((f"{name}_", f"{name}@")):
+                raise TypeError(f"{said}: found the tag {tag!r}; must be {name!r}, or begin with {name + '_'!r}")
+        if any(split.changed for split in (material.train, *material.tests.values())):
+            raise TypeError(
+                f"{said}: it wrote into the features, which other protocols read, too; must write into a copy"
+            )
+        return numbers(found, said)
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ class ProcessContext:
         def measured() -> dict[str, float]:
             material = self.material(None, pixels=row.pixels or flattened)
             material = replace(material, tally=(tally := Tally(material.tests[""])))
-            values = row.measure(material, settings)
+            values = row.values(name, material, settings)
             return evaluation.EncoderValues(values, tally.outcomes(values))
 
         if not cache.repeatable([row]):

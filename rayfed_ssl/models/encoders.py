@@ -177,7 +177,10 @@ _ROWS = {
     "fedlinked_cnn": Family(fedlinked_cnn, minimum=8, options=("dropout", "representation", "channels")),
     "vit_tiny": Family(vit_tiny, minimum=8, options=("patch",), patch=vit_patch),
 }
-ENCODERS: Table[Family] = Table("encoder", "rayfed_ssl.encoders", _ROWS)
+ENCODERS: Table[Family] = Table(
+    "encoder", "rayfed_ssl.encoders", _ROWS,
+    lambda name, row: "" if isinstance(row, Family) else "which is no rayfed_ssl.models.Family",
+)  # fmt: skip
 
 
 def build_encoder(name: str, config: ModelConfig, image_size: int, channels: int = 3) -> Encoder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
+from rayfed_ssl.base.annotations import values_of
 from rayfed_ssl.base.choice import OneOf
 from rayfed_ssl.base.table import Table
 from rayfed_ssl.objectives import (
@@ -29,6 +30,18 @@ from rayfed_ssl.objectives.base import Batch, Memory, Objective, Step
 
 __all__ = ["OBJECTIVES", "Batch", "Memory", "Objective", "ObjectiveConfig", "Step", "build"]
 
+
+def _wrong(name: str, row: object) -> str:
+    """What is wrong with a third-party objective; empty if nothing is."""
+    if not (isinstance(row, type) and issubclass(row, Objective)):
+        return "which is no subclass of rayfed_ssl.objectives.base.Objective"
+    if name not in values_of(getattr(row, "block", None), "name"):
+        return f'whose block has another name; must have block = Config, with name: Literal["{name}"] = "{name}"'
+    if not isinstance(getattr(row, "heads", None), frozenset):
+        return 'which says no heads; must have a frozenset of names, such as heads = frozenset({"projector"})'
+    return "which has no loss; must define step" if row.step is Objective.step else ""
+
+
 OBJECTIVES: Table[type[Objective]] = Table(
     "objective",
     "rayfed_ssl.objectives",
@@ -49,6 +62,7 @@ OBJECTIVES: Table[type[Objective]] = Table(
         "rotation": rotation.Rotation,
         "supervised": supervised.Supervised,
     },
+    _wrong,
 )
 
 
