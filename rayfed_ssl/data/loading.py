@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -33,7 +34,7 @@ from rayfed_ssl.data.pixels.stored_notes import near_copy_notes, pixel_notes
 from rayfed_ssl.data.pixels.traits import NOTICED
 from rayfed_ssl.data.readers.listing_checks import in_order, refuse_empty, sound
 from rayfed_ssl.data.source_notes import recounted
-from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES, SourceConfig
+from rayfed_ssl.data.sources import OWN_IMAGES, SOURCES, SourceConfig, SourceKind
 
 NOT_PIXELS = {"path", "download"}  # the files that are read, by their names, are in a cache's key
 
@@ -58,6 +59,8 @@ def load(
     """
     cache = cache or default_cache()
     source = SOURCES[config.name].open(config, cache, key)
+    if not isinstance(source, Source) or not all(isinstance(file, Path) for file in source.files):
+        raise UserError(f"{key}.name: {config.name} opens no rayfed_ssl.data.images.Source whose files are paths")
     file_name = re.sub(r"[^\w.-]", "_", config.name)
     stem = f"{file_name}-{config.image_size}-{_cache_key(config, source, key)}"
     part = ""
@@ -105,7 +108,8 @@ def _form(config: SourceConfig, source: Source, percentiles: Path, key: str, ski
     if not isinstance(by := config.range, str):
         return replace(form, range=by)
     missed = "" if config.on_bad_image == "skip" else skipping
-    return replace(form, range=kept_range(partial(_listed, source, "train", key), form, percentiles, key, missed))
+    listed = partial(_listed, source, "train", config, key)
+    return replace(form, range=kept_range(listed, form, percentiles, key, missed))
 
 
 def _decoded(
@@ -116,7 +120,7 @@ def _decoded(
     found, broken = dict[str, Stored](), list[Undecodable]()
     for split, file in files.items():
         try:
-            found[split] = cached(file, partial(_listed, source, split, key), form, skips, key, skipping, root)
+            found[split] = cached(file, partial(_listed, source, split, config, key), form, skips, key, skipping, root)
         except Undecodable as error:
             broken.append(error)
     if broken:
@@ -126,8 +130,15 @@ def _decoded(
     return found
 
 
-def _listed(source: Source, split: str, key: str) -> Listing:
-    return sound(source.listing(split), key)
+def _listed(source: Source, split: str, config: SourceConfig, key: str) -> Listing:
+    """The source's listing of a split. Raises UserError if it is not sound, or longer than the limit."""
+    listing, most = sound(source.listing(split), key), config.limits[split]
+    if most is not None and len(listing.labels) > most:
+        raise UserError(
+            f"{key}.{'limit' if split == 'train' else 'test_limit'}: found {most}; the source lists "
+            f"{len(listing.labels)} images; it must list at most config.limits[{split!r}]"
+        )
+    return listing
 
 
 def _scaling(
@@ -138,6 +149,16 @@ def _scaling(
     if scaling is None and by is not None and not range_may_be_unused:
         raise UserError(f"{key}.range: found {as_lists(by)}, but no image has more than 8 bits; allowed: null")
     return scaling
+
+
+def _code_of(kind: SourceKind) -> str:
+    """A digest of the file that a third-party source is written in: another version of it may list other images. A file
+    that ``imports`` names is a module whose name has the digest.
+    """
+    module = kind.open.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    found = Path(file).read_bytes() if file is not None and Path(file).is_file() else module.encode()
+    return hashlib.blake2b(found, digest_size=12).hexdigest()
 
 
 def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
@@ -153,6 +174,8 @@ def _cache_key(config: SourceConfig, source: Source, key: str) -> str:
         settings["clipped"] = "counted"  # files made before do not say how many were
     if config.on_bad_image == "skip":
         settings |= left_out(ranged, rasters)
+    if SOURCES.origin(config.name) is not None:
+        settings["code"] = _code_of(SOURCES[config.name])
     digest = hashlib.blake2b(json.dumps([FORMAT, settings], sort_keys=True).encode(), digest_size=12)
     add_files(digest, source, key)
     return digest.hexdigest()

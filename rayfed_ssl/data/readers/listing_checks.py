@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.text import composed, printable
 from rayfed_ssl.data.images import MOST_CLASSES, Listing, Source
 
 
 def sound(listing: Listing, key: str) -> Listing:
-    """The listing of any source, with its names in normal form C. Raises UserError if its labels or clients do not fit
-    its names.
+    """The listing of any source, with its names in normal form C. Raises UserError if it is no listing, or if its
+    labels or clients do not fit its names.
     """
+    _refuse_no_listing(listing, key)
     lowest, largest = int(listing.labels.min(initial=0)), int(listing.labels.max(initial=-1))
     if lowest < -1 or largest >= MOST_CLASSES:
         label = lowest if lowest < -1 else largest
@@ -25,6 +28,27 @@ def sound(listing: Listing, key: str) -> Listing:
         raise UserError(f"{key}.path: found more clients than their {len(listing.client_names)} names")
     classes, clients = (_spelt(names, key) for names in (listing.class_names, listing.client_names))
     return replace(listing, class_names=classes, client_names=clients)
+
+
+def _refuse_no_listing(listing: object, key: str) -> None:
+    """Raise UserError for what a third-party source may return in place of a listing, or put into one."""
+    said = f"{key}.name: the source"
+    if not isinstance(listing, Listing):
+        raise UserError(f"{said} lists {type(listing).__name__}; must list a rayfed_ssl.data.images.Listing")
+    for name in ("labels", "clients", "groups"):
+        rows = getattr(listing, name)
+        if rows is None and name != "labels":
+            continue
+        if not (isinstance(rows, np.ndarray) and rows.dtype.kind in "iu" and rows.shape == (len(listing.labels),)):
+            found = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
+            raise UserError(f"{said} lists {name} as {found}; must be an array with a whole number for each image")
+    for name in ("class_names", "client_names"):
+        if wrong := [one for one in getattr(listing, name) if not isinstance(one, str)]:
+            raise UserError(f"{said} lists {name} with {wrong[0]!r}; must be text")
+    if not callable(listing.read):
+        raise UserError(
+            f"{said} lists images by {type(listing.read).__name__}; read must be a function that yields them"
+        )
 
 
 def _spelt(names: Sequence[str], key: str) -> tuple[str, ...]:
