@@ -190,7 +190,10 @@ def build(
     if imports:
         merged["imports"] = [extension.name for extension in imports]
     elif merged.get("imports"):
-        raise UserError(f"{origin}: found imports: {merged['imports']}; they are read where the config is a file")
+        raise UserError(
+            f"{origin}: found imports: {merged['imports']}; they are read where the config is a file, and those of a "
+            "sweep or comparison in its overrides"
+        )
     config = _with(configfile.validate(RunConfig, with_defaults(merged), origin=origin), imports)
     refuse_given(config, changes, _unused(config))
     return config

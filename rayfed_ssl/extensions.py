@@ -42,6 +42,7 @@ TABLES: dict[str, Table[Any]] = {
     "PARTITIONS": PARTITIONS,
     "PROTOCOLS": PROTOCOLS,
 }
+_PYDANTIC = re.compile(r"\s+For further information visit \S+")  # ends its messages
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 loaded: dict[str, Extension] = {}  # name -> what this process has added to the tables
 
@@ -169,7 +170,8 @@ def _executed(extension: Extension) -> ModuleType:
     except Exception as error:
         sys.modules.pop(extension.module, None)
         line = _line_of(error, extension)
-        raise UserError(f"{extension.origin}: cannot be imported{line} ({type(error).__name__}: {error})") from error
+        said = " ".join(_PYDANTIC.sub("", f"{type(error).__name__}: {error}").split())
+        raise UserError(f"{extension.origin}: cannot be imported{line} ({said})") from error
     return module
 
 

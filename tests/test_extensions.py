@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,14 @@ from rayfed_ssl.config import load, load_untrusted
 from rayfed_ssl.extensions import gather, unload
 from rayfed_ssl.extensions import load as add
 from rayfed_ssl.methods import METHODS, flesd
+from rayfed_ssl.records.tables import read_metrics
 from rayfed_ssl.settings.files import dumped
 from rayfed_ssl.simulation.reevaluation import reevaluate
 from rayfed_ssl.testing.tiny import encoders, run_locally, tiny_run
 from tests.places import ROOT
 from tune.dealing import refusals
 from tune.files import load as sweep_of
+from tune.variants import from_file as variants_of
 
 MINE = """
 from typing import Literal
@@ -41,6 +44,21 @@ class Client(fedavg.Client[Config]):
 
 ROW = Method(Config, Client, fedavg.Server, Info("mine", "weights"), "simclr", unlabelled, averages_targets=True)
 METHODS = {{"{name}": ROW}}
+"""
+
+
+SEEN = ("own", "others", "kept")
+WATCHED = """
+    def perform(self, message):
+        self.sent, self.kept = message["weights"], self.state.get("own", {})
+        return super().perform(message)
+
+    def fit(self):
+        sent, now = (named(weights, self.network) for weights in (self.sent, self.weights))
+        super().fit()
+        self.metrics["kept"] = len(self.kept)
+        self.metrics["own"] = all((now[name] == value).all() for name, value in self.kept.items())
+        self.metrics["others"] = all((now[name] == sent[name]).all() for name in now.keys() - self.kept.keys())
 """
 
 
@@ -76,6 +94,15 @@ def test_a_path_is_seen_from_its_file_or_on_the_command_line_from_the_working_fo
         "{base: configs/run.yaml, space: {train.batch_size: {grid: [8, 16]}}, metric: accuracy.knn}"
     )
     assert sweep_of(tmp_path / "sweep.yaml", changes).imports[0].source == (tmp_path / "work/my_method.py").read_text()
+    (tmp_path / "sweep.yaml").write_text(
+        "{base: configs/run.yaml, overrides: {imports: [work/my_method.py], method.name: working}, "
+        "space: {train.batch_size: {grid: [8, 16]}}, metric: accuracy.knn}"
+    )
+    assert sweep_of(tmp_path / "sweep.yaml").imports[0].source == (tmp_path / "work/my_method.py").read_text()
+    (tmp_path / "fight.yaml").write_text(
+        "{base: configs/run.yaml, overrides: {imports: [work/my_method.py], data.name: digits}, variants: {working: }}"
+    )
+    assert variants_of(tmp_path / "fight.yaml").imports[0].source == (tmp_path / "work/my_method.py").read_text()
     run.write_text("imports: [my_method.py]\nmethod: {name: beside}\n")
     assert load(run).extensions[0].source == beside.read_text()
     (tmp_path / "work/my_method.py").unlink()
@@ -130,6 +157,21 @@ def test_the_method_of_the_readme_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
     run_locally(tiny_run("mine", {"imports": ["my_method.py"], "train.rounds": 2}, tmp_path), tmp_path / "mine")
     run_locally(tiny_run("fedsimclr", {"train.rounds": 2}, tmp_path), tmp_path / "fedavg")
     assert encoders(tmp_path / "mine") == encoders(tmp_path / "fedavg")
+
+
+def test_the_client_of_the_page_on_extending_keeps_its_own_batch_norm(tmp_path: Path) -> None:
+    """A round begins with the values of BatchNorm that the client's last round ended with, and the mean of others."""
+    page = (ROOT / "docs/extending.md").read_text()
+    (code,) = re.findall(r"```python\n(def train\(self, weights\):\n    mixed = .*?)```", page, re.DOTALL)
+    method = MINE.format(name="mine", halves=2).replace("    pass\n", textwrap.indent(code, "    ") + WATCHED)
+    written(tmp_path, text=f"from torch import nn\nfrom rayfed_ssl.base.weights import named\n{method}")
+    changes = {"imports": ["my_method.py"], "train.rounds": 2, "evaluation.protocols": []}
+    run_locally(tiny_run("mine", changes, tmp_path), tmp_path / "run")
+    table = read_metrics(tmp_path / "run").to_pylist()
+    found = {
+        tag: {row["value"] for row in table if row["tag"] == f"client/{tag}" and row["round"] == 2} for tag in SEEN
+    }
+    assert found == {"own": {1.0}, "others": {1.0}, "kept": {5 * 4.0}}  # of four layers and the projector's
 
 
 def test_a_method_whose_training_has_another_name_cannot_leave_plugins_out_silently(tmp_path: Path) -> None:
@@ -296,6 +338,11 @@ def test_another_file_of_that_name_is_not_written_over(tmp_path: Path) -> None:
         ("not a module", None, "must be a path that ends in .py, or the name of a module"),
         ("my_method.py", "x = 1\ny = 1 / 0\n", r"cannot be imported, line 2 \(ZeroDivisionError: division by zero\)"),
         ("my_method.py", "def f(:\n", r"cannot be imported, line 1 \(SyntaxError"),
+        (
+            "my_method.py",
+            "from rayfed_ssl.settings.blocks import MethodConfig\nclass A(MethodConfig):\n    share = 0.5\n",
+            r"cannot be imported, line 2 \(PydanticUserError: A non-annotated attribute [^\n]*model_config[^\n]*\)$",
+        ),
         ("my_method.py", "METHODS = [1]\n", "found METHODS of type list; must be a dict of names"),
         ("my_method.py", "ENCODERS = {1: 2}\n", "found ENCODERS of type dict; must be a dict of names"),
         ("my_method.py", "x = 1\n", "defines none of METHODS, OBJECTIVES, HEADS, ENCODERS, SOURCES, PARTITIONS, PROT"),

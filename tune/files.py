@@ -44,7 +44,7 @@ def load(path: Path, changes: Sequence[str] = ()) -> Sweep:
             )
     settings = configfile.validate(SweepConfig, document, origin=str(path))
     base = path.parent / settings.base
-    resolved, imports, overrides = read_base(base, settings.overrides)
+    resolved, imports, overrides = read_base(base, settings.overrides, path.parent)
     chosen = {} if "metric" in document else {"metric": default_metric(resolved, overrides)}
     settings = configfile.validate(SweepConfig, {**document, **chosen}, origin=str(path))
     return Sweep(settings.model_copy(update={"overrides": overrides}), resolved, f"{path} (base {base})", imports)
@@ -57,16 +57,20 @@ def _add(document: dict[str, Any], block: str, given: Mapping[str, Any]) -> None
         document[block] = {**known, **given}
 
 
-def read_base(base: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Extension, ...], dict[str, Any]]:
-    """A run's document with its profile applied, the modules that its ``imports`` name, and the overrides without
-    profile and imports.
+def read_base(
+    base: Path, overrides: Mapping[str, Any], beside: Path = Path()
+) -> tuple[dict[str, Any], tuple[Extension, ...], dict[str, Any]]:
+    """A run's document with its profile applied, the modules that ``imports`` name, and the overrides without profile
+    and imports.
 
-    Paths in ``imports`` are relative to the base's folder.
+    Paths in the base's ``imports`` are relative to its folder, those in the overrides to ``beside``, the folder of the
+    file that these stand in.
     """
     overrides = dict(overrides)
     profile = overrides.pop("profile", None)
     resolved = configfile.overlay(configfile.read(base), None if profile is None else str(profile))
-    imports = gather(overrides.pop("imports", resolved.get("imports")), base.parent)
+    given = "imports" in overrides
+    imports = gather(overrides.pop("imports", resolved.get("imports")), beside if given else base.parent)
     if imports or "imports" in resolved:
         resolved["imports"] = [extension.name for extension in imports]
     return resolved, imports, overrides

@@ -133,7 +133,7 @@ def from_file(path: Path, changes: Sequence[str] = (), seeds: int | None = None)
     settings = configfile.validate(CompareConfig, written, origin=str(path))
     base = path.parent / settings.base
     given = {**settings.overrides, **configfile.parse_overrides(changes)}
-    document, imports, overrides = read_base(base, given)
+    document, imports, overrides = read_base(base, given, path.parent)
     update = {"overrides": overrides, "seeds": settings.seeds if seeds is None else _at_least_one(seeds)}
     extensions.load(imports)
     for name, point in settings.variants.items():
