@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
+from rayfed_ssl.base.notes import texts
 from rayfed_ssl.base.schema import UserError
 from rayfed_ssl.base.seeding import generator, seed_of
 from rayfed_ssl.data.augment import augment
@@ -22,7 +23,10 @@ from rayfed_ssl.evaluation import Material, Split, semi, transfer
 from rayfed_ssl.evaluation.finetune import FineTuneConfig, fine_tune, label_fraction
 from rayfed_ssl.evaluation.semi import SemiConfig
 from rayfed_ssl.evaluation.transfer import TransferConfig
+from rayfed_ssl.federated.federation import load_federation
+from rayfed_ssl.simulation.checks import image_notes
 from tests.evaluation.materials import images, linear_accuracy, of_images, small_encoder
+from tests.tiny import tiny
 
 WHOLE = {"crop_scale": (1.0, 1.0), "flip": False}
 
@@ -141,6 +145,20 @@ def test_label_fraction_is_stratified_seeded_and_skips_the_unlabelled() -> None:
     assert label_fraction(labels, 1.0, 0).tolist() == list(range(50, 1253))
     assert len(label_fraction(np.full(5, -1), 0.1, 0)) == 0
     assert len(label_fraction(np.zeros(17, np.int64), 0.1, 0)) == 2  # 1.7 is rounded, not cut
+
+
+def test_a_share_that_small_classes_exceed_is_said() -> None:
+    labels = np.repeat(np.arange(10), 20)
+    (line,) = texts(semi.remarks(SemiConfig(), labels))
+    assert line == (
+        "evaluation.semi.fractions: semi_1 takes 10 of the 200 labelled train images, 5% for a share of 1%: of each "
+        "class at least one"
+    )
+    assert not list(semi.remarks(SemiConfig(), np.repeat(np.arange(10), 67)))  # 10 of 670
+    assert len(list(semi.remarks(SemiConfig(), np.repeat(np.arange(10), 66)))) == 1
+    config = tiny("fedsimclr", evaluation__protocols=["semi"], evaluation__semi__fractions=[0.01])
+    notes = texts(image_notes(config, load_federation(config)))
+    assert any(note.startswith("evaluation.semi.fractions: semi_1 takes 10 of the 160 labelled") for note in notes)
 
 
 def test_semi_fine_tunes_on_that_share_of_the_labels_and_measures_both_splits() -> None:
