@@ -37,6 +37,8 @@ from rayfed_ssl.data.source_notes import recounted
 from rayfed_ssl.data.sources import SourceConfig
 from rayfed_ssl.evaluation.knn import KnnConfig
 from rayfed_ssl.evaluation.knn import remarks as of_knn
+from rayfed_ssl.evaluation.semi import SemiConfig
+from rayfed_ssl.evaluation.semi import remarks as of_semi
 from rayfed_ssl.exporting.encoders import run_encoder
 from rayfed_ssl.exporting.folder import export
 from rayfed_ssl.federated.remarks import (
@@ -101,6 +103,7 @@ def of_data(folder: Path) -> tuple[Note, ...]:
         *several_labels(replace(data, train=replace(train, class_names=(WHO, "b", f"{WHO}|b")))),
         *ungrouped(["patient"], True, "data"),
         *of_knn(KnnConfig(k=60), np.arange(200) // 2),
+        *of_semi(SemiConfig(fractions=(0.01,)), np.arange(200) // 20),
         *Beside({}, (), (), {NO_LABEL: Empty(1, 3)}).notes(""),
         *Beside({}, (WHO,), None, {}, 2).notes(""),
         *remarks(replace(data, copies=None, skipped=(WHO,)))[:1],
@@ -247,6 +250,10 @@ LINES = (
     (
         "evaluation.knn.k: found 60, of which 20 are used, but the median class has 2 of the 200 labelled train "
         "images, so most neighbours that vote are of other classes"
+    ),
+    (
+        "evaluation.semi.fractions: semi_1 takes 10 of the 200 labelled train images, 5% for a share of 1%: of each "
+        "class at least one"
     ),
     "3 images have an empty label: unlabelled",
     "2 images have several labels, a 1 in several columns",
