@@ -221,7 +221,8 @@ def test_the_window_is_bounded(made: Made, pool: Pool) -> None:
         submit(call)
 
     ahead = []  # calls under way or waiting to be handed on, each time a reply is
-    with mock.patch.object(pool, "submit", watched):
+    many = mock.patch("rayfed_ssl.federated.cohort.named", lambda clients, *_: tuple(clients))  # six stand for sixty
+    with mock.patch.object(pool, "submit", watched), many:
         for handed_on, _ in enumerate(cohort.ask("count", clients=[k % 6 for k in range(60)])):
             ends = itertools.accumulate(map(len, calls))
             ahead.append(sum(end > handed_on for end in ends))
