@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rayfed_ssl.base.schema import UserError
+from rayfed_ssl.base.schema import Block, UserError
+from rayfed_ssl.evaluation import Protocol
 from rayfed_ssl.extensions import gather
 from rayfed_ssl.extensions import load as add
 from rayfed_ssl.federated.messages import ClientError
@@ -125,6 +128,17 @@ def test_what_a_protocol_measures_wrongly_is_named(lines: str, said: str, tmp_pa
     keys = {"imports": ["own.py"], "train.rounds": 1, "evaluation.protocols": ["own", "knn"]}
     with pytest.raises(TypeError, match=f"evaluation protocol 'own'.*{said}"):
         run_locally(tiny_run("fedsimclr", keys, beside=tmp_path), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["map", "own_map"])  # clients' own test images have tags that begin with own_
+def test_a_protocol_of_any_name_measures_under_it(name: str) -> None:
+    found = dict.fromkeys((name, f"{name}_10", f"{name}@auc", f"own_{name}", f"own_{name}@auc", "features/spread"), 0.5)
+    material: Any = SimpleNamespace(train=SimpleNamespace(changed=False), tests={})
+    row = Protocol(Block, lambda material, settings: found, lambda settings: (name,))
+    assert row.values(name, material, Block()) == found
+    found["own"] = 0.5
+    with pytest.raises(TypeError, match=f"found the tag 'own'; must be '{name}', or begin with '{name}_'"):
+        row.values(name, material, Block())
 
 
 @pytest.mark.parametrize(

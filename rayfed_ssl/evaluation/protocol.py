@@ -71,7 +71,8 @@ class Protocol(Generic[Settings]):
                 f"{said}: found {type(found).__name__}; must be a dict of numbers by tag, as {{{name!r}: 0.5}}"
             )
         for tag in found:
-            if "/" not in tag and not f"{tag.removeprefix(OWN)}_".startswith((f"{name}_", f"{name}@")):
+            names = tuple(f"{own}{name}{end}" for own in ("", OWN) for end in "_@")
+            if "/" not in tag and not f"{tag}_".startswith(names):
                 raise TypeError(f"{said}: found the tag {tag!r}; must be {name!r}, or begin with {name + '_'!r}")
         if any(split.changed for split in (material.train, *material.tests.values())):
             raise TypeError(
