@@ -78,7 +78,7 @@ SENTENCES: list[tuple[str, str, Callable[[], bool]]] = [
      and all(gap("fedca", d, rows.read(), "local", LINEAR) > 0 for d in SETS)),
     (LEADERBOARD, "By kNN FedSC's gap to FedSimCLR shrinks to less than half on both data sets. It stays below "
      "training alone by kNN, by 0.4 points [-0.6, -0.2]. With twenty steps between exchanges it is level with plain "
-     "averaging of its loss (`fedavg_sc`) by all three protocols.",
+     "averaging of its loss (`fedavg_sc`, on another kind of processor) by all three protocols.",
      lambda: all(gap("fedsc", d, MADE.rows) < gap("fedsc", d, rows.read()) / 2 for d in SETS)
      and words("fedsc", "local")[0] == BELOW and points("fedsc", KNN, "local") == [-0.4, -0.6, -0.2]
      and words("fedsc", "fedavg_sc") == [LEVEL] * 3 and local_steps() == {20}),
